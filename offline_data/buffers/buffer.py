@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pprint import pformat
 from typing import Any, ClassVar
 
 import torch
@@ -366,7 +367,7 @@ class ReplayBuffer(BatchSource[Batch]):
     def check_state(self, state: Any, above: Any = None) -> None:
         """See `Saves`; a state of other sampler, writer, dataset or transforms is a `UsageError`."""
         kinds = fields.check(state, type(self).__name__, {"kinds": fields.TABLE})["kinds"]
-        if repr(kinds) != repr(self._kinds()):  # a tensor in it would not compare
+        if pformat(kinds) != pformat(self._kinds()):  # a tensor in it would not compare
             raise UsageError(f"The state is of {kinds}; this buffer has {self._kinds()}")
         super().check_state(state, above)
 

@@ -47,12 +47,8 @@ from offline_data.rows.storage import LazyTensorStorage, TensorStorage
 
 _SINGLE = "_-single-tensor-_"
 _NEVER = -1.0
-_NULL = fields.StateField("null: rows are not consumed", lambda value: value is None)
 _FILES: dict[str, dict[str, fields.StateField]] = {
-    BUFFER_METADATA: {
-        "batch_size": fields.ANY,
-        "consume_after_n_samples": fields.optional(_NULL),
-    },
+    BUFFER_METADATA: {"batch_size": fields.ANY},
     "storage_metadata.json": {"len": fields.COUNT, "is_pytree": fields.FLAG},
     "metadata.json": {},  # a writer checks its state
     "sampler_metadata.json": {
@@ -100,6 +96,8 @@ def _refusal(folder: Path, reason: str) -> IntegrityError:
 
 def _state(folder: Path, buffer: Any) -> dict[str, Any]:
     metadata = _read(folder / BUFFER_METADATA)
+    if metadata.get("consume_after_n_samples") is not None:
+        raise IntegrityError("consume_after_n_samples: rows that are consumed are not supported")
     if os.path.lexists(folder / "transform.t"):
         raise IntegrityError("transform.t, the state of its transforms, is a pickle")
     state = {**buffer.state_dict(), "draws": [], "ended": False}

@@ -10,8 +10,7 @@ import secrets
 import shutil
 import warnings
 from abc import ABC
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,9 +48,9 @@ _COPIED = 1 << 20
 
 _CONTENT = {
     "format": StateField(repr(FORMAT), lambda name: name == FORMAT),
-    "version": replace(
-        fields.integer(high=VERSION),
-        expected=f"up to {VERSION}, which this version of offline-data reads",
+    "version": StateField(
+        f"up to {VERSION}, which this version of offline-data reads",
+        fields.integer(high=VERSION).holds,
     ),
     "tree": fields.ANY,
 }
@@ -100,9 +99,9 @@ class Saves(ABC):  # noqa: B024 - subclasses have abstract methods
         """Raise like `load_state_dict`; `above` is the state that this one is a part of, if any."""
         fields.check(state, type(self).__name__, self.STATE, self._rules(state, above), self)
 
-    def _rules(self, state: Any, above: Any) -> Iterable[Rule]:  # noqa: ARG002
-        """Return what holds between fields, once each is right; may raise `UsageError`."""
-        return ()
+    def _rules(self, state: Any, above: Any) -> Iterator[Rule]:  # noqa: ARG002
+        """Yield what holds between fields, once each is right; may raise `UsageError`."""
+        yield from ()
 
     def _set_state(self, state: dict[str, Any]) -> None:
         """Load a state that was checked."""
@@ -140,25 +139,26 @@ def part_state(part: Any) -> Any:
 
 def check_part(part: Any, state: Any, above: Any = None) -> None:
     """Check a state of `part_state`, unless a class loads states in its own way."""
-    if isinstance(part, list | tuple):
-        if not isinstance(state, list | tuple):
-            raise IntegrityError("The state is damaged: members is not a list of states")
-        if len(state) != len(part):
-            found = plural(len(state), "member")
-            raise UsageError(f"The state has {found}; this mixture has {len(part)}")
-        for one, its_own in zip(part, state, strict=True):
-            check_part(one, its_own)
-    elif isinstance(part, Saves) and type(part).load_state_dict is Saves.load_state_dict:
-        part.check_state(state, above)
+    for one, its_own in _with_states(part, state):
+        if type(one).load_state_dict is Saves.load_state_dict:
+            one.check_state(its_own, above)
 
 
 def load_part(part: Any, state: Any) -> None:
     """Load a state of `part_state`."""
-    if isinstance(part, list | tuple):
-        for one, its_own in zip(part, state, strict=True):
-            load_part(one, its_own)
-    elif isinstance(part, Saves):
-        part.load_state_dict(state)
+    for one, its_own in _with_states(part, state):
+        one.load_state_dict(its_own)
+
+
+def _with_states(part: Any, state: Any) -> list[tuple[Saves, Any]]:
+    if not isinstance(part, list | tuple):
+        return [(part, state)] if isinstance(part, Saves) else []
+    if not isinstance(state, list | tuple):
+        raise IntegrityError("The state is damaged: members is not a list of states")
+    if len(state) != len(part):
+        found = plural(len(state), "member")
+        raise UsageError(f"The state has {found}; this mixture has {len(part)}")
+    return [pair for pairs in map(_with_states, part, state) for pair in pairs]
 
 
 class _Part(StateField):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,9 +14,8 @@ from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.writers import (
     TensorDictMaxValueWriter,
 )
-from offline_data.rows.samplers import (
-    SamplerWithoutReplacement,
-)
+from offline_data.rows import fields
+from offline_data.rows.samplers import Sampler, SamplerWithoutReplacement
 from offline_data.rows.storage import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -100,6 +99,31 @@ def test_a_state_of_other_parts_is_refused(
     (tmp_path / "state" / "state.json").write_text("[]")
     with pytest.raises(IntegrityError):
         growing().loads(tmp_path / "state")
+
+
+class Counting(Sampler):
+    """Draws rows 0, 1, 2, … and declares where it is."""
+
+    STATE: ClassVar = {**Sampler.STATE, "place": fields.COUNT}
+    place = 0
+
+    def sample(self, storage: Any, batch_size: int) -> Any:
+        self.place += batch_size
+        return (torch.arange(batch_size) + self.place - batch_size) % len(storage), {}
+
+
+def test_a_sampler_that_declares_its_state(steps: Any, growing: Any, tmp_path: Path) -> None:
+    buffer, copy = (growing(sampler=Counting(), batch_size=2) for _ in range(2))
+    buffer.extend(steps([7]))
+    batches(buffer, 2)
+    buffer.dumps(tmp_path / "state")
+    copy.loads(tmp_path / "state")
+    assert copy.sampler.place == 4
+    assert batches(copy) == batches(buffer)
+    state = buffer.state_dict()
+    state["sampler"]["place"] = -1
+    with pytest.raises(IntegrityError, match="state of Counting is damaged: place is -1"):
+        copy.load_state_dict(state)
 
 
 def test_the_state_says_whether_an_epoch_is_over(steps: Any, growing: Any) -> None:

@@ -225,6 +225,19 @@ def test_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
         PrioritizedSampler(3, 0.6, 0.4).load_state_dict(state)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_loaded_state_has_the_same_weights_to_the_bit(dtype: torch.dtype) -> None:
+    one, other = (PrioritizedSampler(999, 0.7, 0.4, dtype=dtype, seed=0) for _ in range(2))
+    storage, priority = Episodes([999]), torch.arange(1, 1000, dtype=dtype) / 7
+    one.sample(storage, 1)
+    one.update_priority(torch.arange(999), priority)
+    one.alpha = 0.5  # weights by torch, of the others by the extension
+    one.update_priority(torch.arange(500), priority[:500])
+    other.load_state_dict(one.state_dict())
+    for found, expected in zip(other.sample(storage, 999), one.sample(storage, 999), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_storages_that_cannot_be_sampled() -> None:
     sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0)
     for one in (sampler, PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=1, traj_key="episode")):
