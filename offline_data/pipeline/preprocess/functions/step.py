@@ -176,21 +176,7 @@ class FunctionStep(UserFunction):
         return (*(kept if self.kept else ()), *super().notes())
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with the results of `fn`.
-
-        Raises:
-            StepError: `fn` failed, or its result cannot be stored.
-            Revised: `next` values turned out to need storing of their own.
-        """
-        made: Made
-        by_rows: list[tuple[int, str, int]] = []
-        numbers = row_numbers(chunk, self.on)
-        if self.run == "rows" and len(numbers):
-            call = self._call(chunk, numbers)
-            with own_randomness():
-                made = call.by_rows()
-        else:
-            made, by_rows = self._run_blocks(chunk)
+        made, by_rows = self._run_blocks(chunk)
         try:
             found, _ = rebuild(chunk, self.on, made, self.explicit_keys)
         except NeedsExplicitNext as error:
@@ -223,14 +209,17 @@ class FunctionStep(UserFunction):
                 step = step.storing_next(found)
 
     def _run_blocks(self, chunk: EpisodeChunk) -> tuple[Made, list[tuple[int, str, int]]]:
-        """Run `fn` block by block; also returns the blocks that could not be vectorised.
+        """Run `fn` block by block, all rows being one if it runs row by row.
 
-        A column is None if `fn` returned it unchanged in every block.
+        A column is None if `fn` returned it unchanged in every block. Also returns the blocks that could
+        not be vectorised.
         """
         numbers, schema = row_numbers(chunk, self.on), self.schema
         by_rows: list[tuple[int, str, int]] = []
         columns: Table = {}
-        step = self.batched or block_rows(table_of(chunk, self.on, slice(0, 1)))
+        step = self.batched or max(1, len(numbers))
+        if self.run == "vectorised":
+            step = block_rows(table_of(chunk, self.on, slice(0, 1)))
         with own_randomness():
             for begin in range(0, len(numbers), step):
                 part = slice(begin, begin + step)
@@ -257,6 +246,8 @@ class FunctionStep(UserFunction):
 
     def _run_block(self, call: Call, again: Callable[[], Call]) -> tuple[Made, str]:
         """Run `fn` on a block; None for unchanged columns. Also returns why it was not vectorised."""
+        if self.run == "rows":
+            return call.by_rows(), ""
         given = call.table
         if self.run == "blocks":
             fresh = {key: values.copy() for key, values in given.items()}

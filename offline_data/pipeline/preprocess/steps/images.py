@@ -162,12 +162,7 @@ class SizedImageStep(ImageStep):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `HEIGHT[,WIDTH][,KEY…][,k=v…]`; see `Step.parse`.
-
-        Example:
-            >>> Crop.parse("84,observation.pixels,top=0").keys
-            ('observation.pixels',)
-        """
+        """Parse `HEIGHT[,WIDTH][,KEY…][,k=v…]`; see `Step.parse`."""
         parts = [part.strip().removeprefix("keys=") for part in text.split(",")]
         named = [part for part in parts if "=" in part]
         unnamed = [part for part in parts if part and "=" not in part]
