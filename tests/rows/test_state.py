@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensordict import TensorDict
 
 from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.rows.state import load_tree, save_tree
+from tests.buffers.test_damaged_checkpoints import sealed
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
 TREES = st.recursive(
@@ -116,25 +118,28 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("field", "value", "message"),
     [
-        lambda tree: tree.update(version=99),
-        lambda tree: tree.update(format="other"),
-        lambda tree: tree.pop("tree"),
-        lambda tree: tree["tree"].update(shape=[1000]),
-        lambda tree: tree["tree"].update(tensor=-64),
-        lambda tree: tree["tree"].update(dtype="torch.load"),
-        lambda tree: tree["tree"].update(dtype=3),
-        lambda tree: tree["tree"].update(shape=[-1, -3]),
+        ("version", 99, "version is 99; expected up to 3"),
+        ("format", "other", "format is 'other'"),
+        ("tree", {"tuple": 3}, "tuple is 3; expected a list"),
+        ("shape", [1000], "tensor is 0; expected an integer from 0 to -"),
+        ("shape", [-1, -3], "shape is a list; expected a list, each an integer from 0"),
+        ("tensor", -64, "tensor is -64"),
+        ("tensor", 8, "tensor is 8; expected a multiple of 64"),
+        ("dtype", "torch.load", "expected a dtype of torch"),
+        ("dtype", 3, "expected a dtype of torch"),
     ],
 )
-def test_a_damaged_state_is_said_in_words(tmp_path: Path, damage: Any) -> None:
+def test_a_damaged_state_is_said_in_words(
+    tmp_path: Path, field: str, value: Any, message: str
+) -> None:
     save_tree(torch.ones(3), tmp_path / "state")
     file = tmp_path / "state" / "state.json"
-    tree = json.loads(file.read_text())
-    damage(tree)
-    file.write_text(json.dumps(tree))
-    with pytest.raises(IntegrityError):
+    content = json.loads(file.read_text())
+    (content if field in content else content["tree"])[field] = value
+    file.write_bytes(sealed(content))
+    with pytest.raises(IntegrityError, match=re.escape(message)):
         load_tree(tmp_path / "state")
 
 
