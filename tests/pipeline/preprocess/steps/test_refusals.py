@@ -63,6 +63,7 @@ def images() -> EpisodeChunk:
     }
     named: dict[str, Any] = {name: np.ones((3, *shape), np.uint8) for name, shape in shapes.items()}
     named["int32"] = np.ones((3, 8, 9, 3), np.int32)
+    named["flag"] = np.ones((3, 8, 9), bool)
     named["float"] = np.ones((3, 8, 9, 3), np.float32)
     words = {"words": np.ones((3, 8, 8), np.int32)}
     return with_leaves(toy_chunk([2]), observations=named | words, words={"words": ["one", "two"]})
