@@ -220,7 +220,7 @@ def _top(found: Import) -> str:
 OWN_PIPES = {"offline_data/pipeline/jobs/processes/child.py"}
 """A child process: its standard streams are pipes to the process that started it."""
 
-REDIRECTS = {"offline_data/pipeline/jobs/executors/ray.py"}
+REDIRECTS = {"offline_data/pipeline/jobs/ray.py"}
 """Where what Ray prints by itself is kept off standard output."""
 
 STOPS_EXITS = {"offline_data/pipeline/preprocess/functions/rows.py"}

@@ -19,8 +19,12 @@ def run_watched() -> None:
     waits, if a signal ended the other: a user's function may crash.
     """
     from offline_data.base.errors import StepError
-    from offline_data.pipeline.jobs.processes.child import can_fork, how_ended
-    from offline_data.pipeline.jobs.processes.place import last_place, share_place
+    from offline_data.pipeline.jobs.processes.child import (
+        can_fork,
+        how_ended,
+        last_place,
+        share_place,
+    )
     from offline_data_cli.streams import flush_stdout
 
     if not (may_fork and can_fork()):

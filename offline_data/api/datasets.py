@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from offline_data.formats.files.proposal import Inspection
     from offline_data.formats.options import TextOptions
     from offline_data.formats.search import CatalogDataset
-    from offline_data.pipeline.ingest.options import Stored
-    from offline_data.pipeline.jobs.executors.base import Executor
+    from offline_data.pipeline.jobs.executors import Executor
     from offline_data.store.arrays import Style
     from offline_data.store.layout import AuditMode, LayoutName
-    from offline_data.store.library import DatasetRemoval, Listing, LocalDataset
+    from offline_data.store.library import DatasetRemoval, Listing, LocalDataset, Stored
     from offline_data.store.verify import Verification
 
 

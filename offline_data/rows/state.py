@@ -198,7 +198,7 @@ def save_tree(tree: Any, folder: Path) -> None:
             data, text = HashedFile(draft / _BYTES), HashedFile(draft / _TREE)
             with data.handle, text.handle:
                 coded = _encode(tree, data)
-                files = {_BYTES: {"size": data.size, "sha256": data.digest.sha256}}
+                files = {_BYTES: data.digest}
                 content = {"format": FORMAT, "version": VERSION, "files": files, "tree": coded}
                 text.append(memoryview(_seal_text(content)))
                 data.sync()

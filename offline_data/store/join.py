@@ -59,7 +59,7 @@ from offline_data.store.video import number_videos
 from offline_data.store.writer import (
     Contents,
     DatasetCounts,
-    FileDigest,
+    Digest,
     HashedFile,
     Sink,
     finalize,
@@ -86,7 +86,7 @@ class DamagedPartError(IntegrityError):
 
 
 @dataclass(frozen=True)
-class Part:
+class RowsPart:
     """Rows in files of their own, as in a dataset directory, to be joined with those of others."""
 
     folder: Path
@@ -101,7 +101,7 @@ class Part:
     """Vocabularies by table, where they differ between parts."""
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest, name: str = "") -> Part:
+    def of(cls, folder: Path, manifest: Manifest, name: str = "") -> RowsPart:
         """Return the rows of a dataset directory, without words."""
         tables = {name: table for name, table in manifest.tables.items() if name != EPISODES}
         return cls(folder, name, tables, manifest.counts["episodes"], manifest.digests)
@@ -185,9 +185,9 @@ def join(
     named = names or [part.name for part in parts]
     for name, manifest in zip(named[1:], manifests[1:], strict=True):
         _check_same(manifests[0], manifest, named[0], name)
-    done, joined = joined_parts(parts, folder), list[Part]()
+    done, joined = joined_parts(parts, folder), list[RowsPart]()
     for number, reader in enumerate(readers):
-        part = Part.of(reader.path, reader.manifest, named[number])
+        part = RowsPart.of(reader.path, reader.manifest, named[number])
         try:
             if number >= done:  # else its rows may be consumed
                 reader.check_files()
@@ -196,7 +196,7 @@ def join(
         except ManifestError as error:
             raise DamagedPartError(error.message, hint=error.shell_hint, part=number) from error
 
-    def delete(some: Sequence[Part]) -> None:
+    def delete(some: Sequence[RowsPart]) -> None:
         for path in [part.folder / name for part in some for name in part.row_files]:
             path.unlink(missing_ok=True)
 
@@ -245,14 +245,14 @@ def finalize_joined(
 
 
 def join_rows(
-    parts: Sequence[Part],
+    parts: Sequence[RowsPart],
     folder: Path,
     words: Vocabularies,
     bar: Task = SILENT,
     *,
     done: int = 0,
     keep: Callable[[int, int], None] | None = None,
-) -> dict[str, FileDigest]:
+) -> dict[str, Digest]:
     """Write the rows of parts to files of a folder, each in a thread; returns their digests.
 
     Words of the parts are added to `words`. Of existing files the rows of the first `done` parts are
@@ -313,9 +313,7 @@ def join_rows(
                 bar.advance(one.result())
             if keep:
                 keep(first, stop)
-    linked = {
-        name: FileDigest(**parts[number].files[old]) for name, (number, old) in videos.items()
-    }
+    linked = {name: parts[number].files[old] for name, (number, old) in videos.items()}
     return {**{name: file.digest for name, file in files.items()}, **linked}
 
 
@@ -330,7 +328,7 @@ def _grow(path: Path, size: int) -> HashedFile:
     return file
 
 
-def _batches(parts: Sequence[Part], first: int, least: float) -> Iterator[tuple[int, int]]:
+def _batches(parts: Sequence[RowsPart], first: int, least: float) -> Iterator[tuple[int, int]]:
     """Yield ranges of parts that have at least so many bytes together, but for the last one."""
     size = 0
     for number in range(first, len(parts)):
@@ -340,7 +338,7 @@ def _batches(parts: Sequence[Part], first: int, least: float) -> Iterator[tuple[
             first, size = number + 1, 0
 
 
-def _check_small_files(part: Part) -> None:
+def _check_small_files(part: RowsPart) -> None:
     """Raise `ManifestError` if a file other than those of rows, which `join` hashes, was changed."""
     rows = part.row_files
     for name, entry in part.files.items():
@@ -364,7 +362,7 @@ def joined_parts(parts: Sequence[Path], folder: Path) -> int:
         manifests = [read_manifest(part) for part in parts[:done]]
         sizes = Counter[str]()
         for number, manifest in enumerate(manifests):
-            sizes.update(Part.of(folder, manifest).added(first=number == 0))
+            sizes.update(RowsPart.of(folder, manifest).added(first=number == 0))
         whole = journal["of"] == _identity(manifests) and all(
             (folder / name).stat().st_size >= size for name, size in sizes.items()
         )
@@ -449,7 +447,7 @@ class _Change:
 
 
 def _changes(
-    part: Part,
+    part: RowsPart,
     words: Vocabularies,
     episodes: int,
     sizes: Mapping[str, int],

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Generic, TypeVar, overload
 
 from offline_data.base.config import Settings, user_path
@@ -26,9 +27,10 @@ from offline_data.base.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.base.files import check_links
+from offline_data.base.files import check_links, human_bytes
 from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
 from offline_data.base.pickles import pickled_by_name
+from offline_data.base.plurals import plural
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import (
     EPISODES,
@@ -39,6 +41,7 @@ from offline_data.store.layout import (
     SUFFIX,
     TED,
     TEXT,
+    LayoutName,
 )
 from offline_data.store.manifest import Manifest, read_manifest
 
@@ -196,6 +199,55 @@ def has_manifest(folder: Path) -> bool:
             return False
         raise AccessError(f"{folder} cannot be read: {error.strerror}") from error
     return True
+
+
+@pickled_by_name
+@dataclass(frozen=True)
+class Stored:
+    """A dataset on this disk, as the result of a command."""
+
+    id: DatasetId
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    manifest: Manifest
+    """Its manifest."""
+    existed: bool
+    """Whether it existed before."""
+    seconds: float
+    """Wall time of the command."""
+
+    @classmethod
+    def of(cls, entry: Entry, begin: float, *, existed: bool) -> Stored:
+        """Return the result of a command that began at a time of `perf_counter`."""
+        return cls(entry.id, entry.path, entry.manifest, existed, perf_counter() - begin)
+
+    def __repr__(self) -> str:
+        """Return id, counts, size and place, on one line."""
+        return (
+            f"Stored({self.id}, {plural(self.transitions, 'transition')}, "
+            f"{plural(self.episodes, 'episode')}, {human_bytes(self.bytes)}, {str(self.path)!r})"
+        )
+
+    @property
+    def layout(self) -> LayoutName:
+        """Its layout."""
+        return self.manifest.layout
+
+    @property
+    def transitions(self) -> int:
+        """Number of its transitions."""
+        return int(self.manifest.counts["transitions"])
+
+    @property
+    def episodes(self) -> int:
+        """Number of its episodes."""
+        return int(self.manifest.counts["episodes"])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files but the manifest."""
+        return self.manifest.bytes
 
 
 def entry_at(folder: Path) -> Entry:

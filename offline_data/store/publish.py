@@ -15,7 +15,7 @@ from typing import Any
 
 from offline_data.base.errors import AccessError, IntegrityError
 from offline_data.base.files import check_links, disk_errors, file_lock, sync_folder, write_durably
-from offline_data.base.progress import Progress
+from offline_data.base.progress import SILENT, Progress
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, foreign_files, own_files
 from offline_data.store.manifest import check_digest, dump_manifest, parse_manifest
@@ -80,12 +80,16 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
 
 
 def publish(
-    finished: Path, destination: Path, own: Callable[[Path], list[str]] = own_files
+    finished: Path,
+    destination: Path,
+    progress: Progress = SILENT,
+    *,
+    own: Callable[[Path], list[str]] = own_files,
 ) -> tuple[Path, ...]:
     """Move a finished dataset directory to its destination, replacing a dataset there, atomically.
 
     Both are on one filesystem. A replaced dataset is deleted only after the new one is in place;
-    files in its directory that are not among its `own` are moved to the new one and returned.
+    files in its directory that are not among its `own` are moved to the new one, noted, and returned.
     """
     with disk_errors(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +103,10 @@ def publish(
                 replaced.rename(destination)
             raise
         sync_folder(destination.parent)
-        return _discard(replaced, destination, own) if replaced.exists() else ()
+        kept = _discard(replaced, destination, own) if replaced.exists() else ()
+    for path in kept:
+        progress.note(f"{path} is not the dataset's, and was kept")
+    return kept
 
 
 def check_amendable(entry: Entry) -> None:

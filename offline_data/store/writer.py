@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +65,8 @@ _LARGEST_RATIO = 10_000
 1,032."""
 
 
-@dataclass(frozen=True)
-class FileDigest:
-    """Size and digest of a written file."""
-
-    size: int
-    sha256: str
+Digest: TypeAlias = "Mapping[str, Any]"
+"""`size` and `sha256` of a file, as manifests have them."""
 
 
 class HashedFile:
@@ -108,9 +104,9 @@ class HashedFile:
             self._synced = self.size
 
     @property
-    def digest(self) -> FileDigest:
+    def digest(self) -> Digest:
         """Size and digest of the bytes so far."""
-        return FileDigest(self.size, self._hash.hexdigest())
+        return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
 class Sink:
@@ -123,7 +119,7 @@ class Sink:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, HashedFile] = {}
-        self._linked: dict[str, FileDigest] = {}
+        self._linked: dict[str, Digest] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-sink")
         self._waiting: deque[Future[None]] = deque()
 
@@ -148,12 +144,12 @@ class Sink:
             self.drain()
         self.run(write)
 
-    def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:
+    def link(self, name: str, source: Path, digest: Digest) -> None:
         """Make file `name` a hard link to one of known size and sha256, or a copy."""
 
         def write() -> None:
             place_file(source.resolve(), self.folder / name, digest, SILENT, move=True)
-            self._linked[name] = FileDigest(digest["size"], digest["sha256"])
+            self._linked[name] = digest
 
         self.run(write)
 
@@ -168,7 +164,7 @@ class Sink:
             while len(self._waiting) > most:
                 self._waiting.popleft().result()
 
-    def finish(self) -> dict[str, FileDigest]:
+    def finish(self) -> dict[str, Digest]:
         """Wait for all jobs and sync all files; returns size and digest of each."""
         self.drain()
         with disk_errors(self.folder):
@@ -384,7 +380,7 @@ class Contents:
     audit: Mapping[str, Any]
     """The manifest's entry on rows that were read back."""
     two_copies: tuple[Key, ...] = ()
-    digests: Mapping[str, FileDigest] = field(default_factory=dict)
+    digests: Mapping[str, Digest] = field(default_factory=dict)
     """Digests of files that the sink did not write."""
 
 
@@ -418,7 +414,7 @@ def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabulari
         non_finite=counts.non_finite_json(),
         audit=contents.audit,
         two_copies=contents.two_copies,
-        digests={name: vars(digest) for name, digest in sorted(digests.items())},
+        digests=dict(sorted(digests.items())),
     )
     check_episodes(DatasetReader(sink.folder, manifest), contents.episodes)
     sink.append(MANIFEST, dump_manifest(manifest).encode())

@@ -26,7 +26,7 @@ from offline_data.episode import EpisodeBatch, Key, Skipped
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.formats.base import RawDataset, Shard, SourceInfo
 from offline_data.formats.options import ROLES, Form, TextOptions
-from offline_data.pipeline.jobs.processes.limits import limit_resources
+from offline_data.pipeline.jobs.processes.child import limit_resources
 from offline_data.raw.rows import column_names, read_rows
 from offline_data.text.forms import RowTexts, documents, resolve_form
 from offline_data.text.tokenizer import CHAT_LIMITS, EncodedTexts, Tokenizer, load_tokenizer

@@ -28,7 +28,7 @@ from offline_data.base.json import read_whole, shown
 from offline_data.fetch.hub import require_network
 from offline_data.formats.options import Eos, TextOptions
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
-from offline_data.pipeline.jobs.processes.limits import limit_resources
+from offline_data.pipeline.jobs.processes.child import limit_resources
 from offline_data.pipeline.jobs.processes.protocol import pack_importable
 from offline_data.raw.rows import MAX_LINE
 

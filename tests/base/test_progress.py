@@ -19,8 +19,7 @@ from rich.console import Console
 import offline_data
 from offline_data.base import progress
 from offline_data.base.progress import LoggedNotes, ProgressBars, SilentProgress, progress_of
-from offline_data.pipeline.jobs.executors.local import InProcess
-from offline_data.pipeline.jobs.run import run_tasks
+from offline_data.pipeline.jobs.executors import InProcess, run_tasks
 from offline_data.testing.toy import toy_batch, write_toy
 
 

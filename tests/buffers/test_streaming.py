@@ -30,7 +30,7 @@ from offline_data.buffers.streaming import StreamingDataset
 from offline_data.buffers.streaming.windows import Window
 from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.pipeline.ingest.stream import ShardReader
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.rows.derived import (
     action_chunk,
     frame_stack,

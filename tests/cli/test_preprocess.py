@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offline_data.pipeline.jobs.executors import ray as ray_executor
+from offline_data.pipeline.jobs import ray as ray_executor
 from offline_data.pipeline.preprocess import engine
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.pipeline.preprocess.steps.registry import parse_step, step_names

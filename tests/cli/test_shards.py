@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offline_data.pipeline.ingest.shards import ShardedRun
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from tests.cli.conftest import Cli
 from tests.toys.servers import FileServer
 from tests.toys.sharded import PUBLISHED, install, served, write_toy_shards

@@ -17,7 +17,7 @@ from tests.cli.conftest import program
 CODE = """
 import os, signal, sys, time
 from offline_data.base.errors import StepError
-from offline_data.pipeline.jobs.processes.place import report_place
+from offline_data.pipeline.jobs.processes.child import report_place
 from offline_data_cli import watched
 watched.may_fork = True
 print("once")

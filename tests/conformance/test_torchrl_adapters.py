@@ -23,7 +23,7 @@ import torch
 
 from offline_data.base.config import Settings
 from offline_data.pipeline.ingest import Options, convert
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.store.reader import DatasetReader, open_reader
 from tests.pipeline.ingest.here import convert_here
 from tests.toys.atari import write_replay_log

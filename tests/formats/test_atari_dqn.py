@@ -30,7 +30,7 @@ from offline_data.formats.atari_dqn.source import AtariDQN, d4rl_atari_names
 from offline_data.formats.base import RandomAccess, Release
 from offline_data.formats.registry import source_accepting
 from offline_data.pipeline.ingest import Options, Stored, convert, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.rows.derived import frame_stack
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract

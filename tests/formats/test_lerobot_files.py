@@ -18,7 +18,7 @@ from offline_data.formats.corrections import CORRECTIONS
 from offline_data.formats.lerobot import dataset as module
 from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.pipeline.ingest.stream import ShardReader, plan_stream
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify_files

@@ -21,7 +21,7 @@ from offline_data.formats.options import TextOptions
 from offline_data.formats.registry import iter_catalogs
 from offline_data.formats.rlds.webdataset import REPO
 from offline_data.pipeline.ingest import Options, Stored, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.text.tokenizer import pin_tokenizer
 from tests.formats.test_d3rlpy import write_flat
 from tests.formats.test_flat_sources import flat_arrays, write_dsrl

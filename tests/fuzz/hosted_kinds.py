@@ -132,7 +132,7 @@ def run_bucket(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Download from it; its listing is hostile to the first command."""
     from offline_data.fetch import gcs
     from offline_data.pipeline.ingest import shards
-    from offline_data.pipeline.jobs.executors.local import InProcess
+    from offline_data.pipeline.jobs.executors import InProcess
 
     _impatient()
     shards.__dict__["LocalProcesses"] = lambda *_, **__: InProcess()

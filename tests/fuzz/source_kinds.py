@@ -109,7 +109,7 @@ def source_kind(
 def _run(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command; most times shards are converted here, without the start of a new interpreter."""
     from offline_data.pipeline.ingest import shards
-    from offline_data.pipeline.jobs.executors.local import InProcess
+    from offline_data.pipeline.jobs.executors import InProcess
 
     if zlib.crc32(folder.name.encode()) % 12:
         shards.__dict__["LocalProcesses"] = lambda *_, **__: InProcess()

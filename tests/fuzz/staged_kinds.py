@@ -44,7 +44,7 @@ def run_shards(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Convert two shards and fail; change what is left; convert again."""
     from offline_data.base.errors import OfflineDataError
     from offline_data.pipeline.ingest import shards
-    from offline_data.pipeline.jobs.executors.local import InProcess
+    from offline_data.pipeline.jobs.executors import InProcess
 
     plugin = folder / "plugin"
     if not plugin.exists():

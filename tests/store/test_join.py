@@ -77,7 +77,10 @@ def test_rows_are_on_the_disk_before_those_of_the_parts_are_deleted(
 
 @pytest.mark.parametrize("consume", [False, True])
 @pytest.mark.parametrize("kind", ["compact", "ted", "images", "encoded"])
-def test_the_bytes_are_those_of_one_writer(tmp_path: Path, kind: str, consume: bool) -> None:
+def test_the_bytes_are_those_of_one_writer(
+    tmp_path: Path, kind: str, consume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_DURABLE", 300 if consume else 1 << 20)  # two parts, one, all
     made = batches(images=kind == "images")
     if kind == "encoded":
         made = [encoded_batch([2, 3], first_episode=2 * n, first=9 * n) for n in range(3)]

@@ -30,7 +30,7 @@ from offline_data.base.errors import (
 from offline_data.base.ids import parse_id
 from offline_data.formats.options import ROLES, TextOptions
 from offline_data.pipeline.ingest import Options, Stored, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.project.lockfile import read_lock
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS

@@ -16,7 +16,7 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import UsageError
 from offline_data.base.ids import parse_id
 from offline_data.pipeline.ingest import Options, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from tests.toys.lerobot import LENGTHS, TASKS, toy_image, write_lerobot
 from tests.toys.servers import HubServer
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offline_data.formats.files.proposal import Inspection
     from offline_data.pipeline import ingest
     from offline_data.pipeline.ingest.shard_plan import ShardPlan
-    from offline_data.pipeline.jobs.executors.base import Executor
+    from offline_data.pipeline.jobs.executors import Executor
     from offline_data.pipeline.preprocess.worker import JobPlan
 
 _transfer = partial(option, rich_help_panel="Transfer")
@@ -333,7 +333,7 @@ def executor_of(
         return None
     if plan is not None:
         raise UsageError("--engine ray and --plan-only cannot be used together")
-    from offline_data.pipeline.jobs.executors.ray import RayExecutor
+    from offline_data.pipeline.jobs.ray import RayExecutor
 
     return RayExecutor(address, workers=workers)
 

@@ -43,8 +43,8 @@ from offline_data_cli.result import Field, Fields, Result, card
 from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
-    from offline_data.pipeline.ingest.options import Stored
     from offline_data.pipeline.jobs.plan_file import Share
+    from offline_data.store.library import Stored
 
 _MOST_NAMED = 20
 """Maximum number of task numbers in a message; `--json` has them all."""

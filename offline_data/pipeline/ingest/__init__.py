@@ -18,10 +18,10 @@ from offline_data.pipeline.ingest.options import (
     ConvertPlan,
     DownloadPlan,
     SeveralSplitsError,
-    Stored,
     pinned_text,
 )
 from offline_data.pipeline.ingest.resolve import known_names
+from offline_data.store.library import Stored
 
 __all__ = [
     "ALL_SPLITS",

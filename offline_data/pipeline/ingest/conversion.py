@@ -23,7 +23,7 @@ from offline_data.formats.registry import get_source, source_accepting
 from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, as_random_access, read_pieces
 from offline_data.pipeline.ingest.parsing import ParsedDataset, blaming, crash_error
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
-from offline_data.pipeline.jobs.processes.limits import limit_memory
+from offline_data.pipeline.jobs.processes.child import limit_memory
 from offline_data.pipeline.jobs.processes.protocol import pack_importable
 from offline_data.store.publish import publish
 
@@ -274,8 +274,7 @@ def finish_and_publish(
             task.advance(done)
     for warning in build.late_warnings:
         progress.note(warning)
-    for kept in publish(folder, job.destination):
-        progress.note(f"{kept} is not the dataset's, and was kept")
+    publish(folder, job.destination, progress)
 
 
 def open_release(adapter: str, release: Release, path: Path) -> RawDataset:

@@ -27,13 +27,13 @@ from offline_data.formats.registry import (
 )
 from offline_data.pipeline.ingest.build import Build, BuildJob, destination_of
 from offline_data.pipeline.ingest.conversion import ConversionProcess, open_release
-from offline_data.pipeline.ingest.options import ConvertPlan, Stored, apply_options
+from offline_data.pipeline.ingest.options import ConvertPlan, apply_options
 from offline_data.pipeline.ingest.raw import local_files
 from offline_data.pipeline.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.pipeline.ingest.shards import clear_published, convert_shards, convert_whole
-from offline_data.pipeline.jobs.executors.base import Executor
+from offline_data.pipeline.jobs.executors import Executor
 from offline_data.store.copies import write_copy
-from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
+from offline_data.store.library import Entry, Stored, entry_at, find, has_manifest, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
@@ -271,8 +271,7 @@ def _copy(entry: Entry, job: BuildJob, progress: Progress, folder: Path) -> None
             f"{entry.path} is damaged: {first.file} {first.problem}",
             hint=f"`offline-data check --files {shlex.quote(str(entry.path))}` shows all that is",
         )
-    for kept in publish(folder, job.destination):
-        progress.note(f"{kept} is not the dataset's, and was kept")
+    publish(folder, job.destination, progress)
 
 
 def _find_older(build: Build, settings: Settings) -> Entry | None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from offline_data.base.config import Settings, user_path
-from offline_data.base.errors import OfflineDataError, UsageError
-from offline_data.base.files import free_bytes
-from offline_data.base.ids import DatasetId, looks_like_path, parse_id
+from offline_data.base.errors import IntegrityError, OfflineDataError, UsageError
+from offline_data.base.files import (
+    disk_errors,
+    free_bytes,
+    require_bytes,
+    sync_folder,
+    write_durably,
+)
+from offline_data.base.ids import SHARED, DatasetId, looks_like_path, parse_id
 from offline_data.base.progress import SILENT, Progress
 from offline_data.fetch.files import FetchedFile
 from offline_data.formats.corrections import defects_of
@@ -22,8 +28,8 @@ from offline_data.formats.options import Options, TextOptions
 from offline_data.formats.registry import get_source
 from offline_data.pipeline.ingest.build import Build, BuildJob, DatasetBuild
 from offline_data.pipeline.ingest.conversion import ConversionProcess, finish_and_publish
-from offline_data.pipeline.ingest.options import DownloadPlan, Stored, apply_options, pinned_text
-from offline_data.pipeline.ingest.pull import publish_pulled
+from offline_data.pipeline.ingest.convert import changes_nothing
+from offline_data.pipeline.ingest.options import DownloadPlan, apply_options, pinned_text
 from offline_data.pipeline.ingest.raw import (
     describe_file,
     fetch_files,
@@ -40,17 +46,24 @@ from offline_data.pipeline.ingest.shards import (
     convert_whole,
     without_folder,
 )
-from offline_data.pipeline.jobs.executors.base import Executor
+from offline_data.pipeline.jobs.executors import Executor
 from offline_data.store.cache import asked_to_stay
-from offline_data.store.layout import LayoutName
+from offline_data.store.copies import place_file
+from offline_data.store.history import extend_history
+from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.library import (
     Entry,
+    Stored,
     entry_at,
     find,
     has_manifest,
     text_of,
 )
-from offline_data.store.publish import dataset_lock, staging_folder
+from offline_data.store.manifest import HistoryStep, Manifest, dump_manifest, read_manifest
+from offline_data.store.publish import dataset_lock, publish, staging_folder
+
+_ORIGIN = "origin"
+"""Field of the manifest: what the manifest that was pushed said of the dataset."""
 
 
 def download(
@@ -252,7 +265,7 @@ def _convert(
             ConversionProcess(path) as process,
         ):
             sharded = None
-            if not publish_pulled(build, fetched, path, settings, progress, folder):
+            if not _publish_pulled(build, fetched, path, settings, progress, folder):
                 sharded = convert_whole(process, build, settings, progress, folder, divide=divide)
     if sharded is None and not options.keep_raw:
         discard([file for file in fetched if file.sha256 not in stay], settings)
@@ -296,3 +309,67 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
         with DatasetBuild(raw, job, whole, settings.workers, new) as build:
             finish_and_publish(build, job, progress, new)
     return entry_at(destination)
+
+
+def _publish_pulled(
+    build: Build,
+    fetched: Sequence[FetchedFile],
+    raw: Path,
+    settings: Settings,
+    progress: Progress,
+    folder: Path,
+) -> bool:
+    """Publish a dataset that was pushed, byte by byte; returns whether it is to be used as it is.
+
+    Files of the downloads folder are linked, those of the user's are copied. `folder` is for staging.
+    Raises `IntegrityError`, `AccessError`, `NoSpaceError`.
+    """
+    from offline_data.store.verify import verify  # imports numpy
+
+    manifest = read_manifest(raw) if build.job.adapter == SHARED else None
+    if manifest is None or not changes_nothing(manifest, build.options):
+        return False
+    with disk_errors(folder), progress.task(f"place {build.job.id}", manifest.bytes, "B") as bar:
+        folder.mkdir()
+        own = {file.name: file.path.is_relative_to(settings.downloads) for file in fetched}
+        copied = sum(int(one["size"]) for name, one in manifest.digests.items() if not own[name])
+        require_bytes(folder, copied, f"A copy of {build.release.name}")
+        for name, digest in manifest.digests.items():
+            source = (raw / name).resolve()
+            place_file(source, folder / name, digest, bar, move=own[name])
+        # first as it was pushed, so that its own digest is compared, too
+        write_durably(folder / MANIFEST, (raw / MANIFEST).read_bytes())
+        if problems := verify(folder, progress):
+            first = problems[0]
+            raise IntegrityError(
+                f"{build.release.name} is not a sound dataset: {first.file} {first.problem}",
+                hint="its files are those that were pushed: ask its owner to push it again",
+            )
+        write_durably(
+            folder / MANIFEST, dump_manifest(_rename_manifest(manifest, build.job)).encode()
+        )
+        for path in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
+            sync_folder(path)
+    publish(folder, build.job.destination, progress)
+    return True
+
+
+def _rename_manifest(pushed: Manifest, job: BuildJob) -> Manifest:
+    """Return the manifest with the id and the files that the dataset has here, and its origin."""
+    about: dict[str, Any] = {name: getattr(pushed, name) for name in ("id", "parents", "files")}
+    options = dict(pushed.converter.get("options") or {})
+    # a range of its source's episodes: here it is the whole dataset
+    ranges = {name: options.pop(name) for name in ("episodes", "checkpoints") if name in options}
+    step = HistoryStep("download", str(job.id), (pushed.id,), options=ranges)
+    return replace(
+        pushed,
+        id=str(job.id),
+        source=job.id.source,
+        name=job.id.name,
+        revision=str(job.id.revision),
+        files=job.files,
+        parents=(pushed.id,),
+        history=extend_history([pushed], step),
+        converter={**pushed.converter, "options": options} if ranges else pushed.converter,
+        extra={**pushed.extra, _ORIGIN: {**about, **ranges}},
+    )

@@ -26,10 +26,9 @@ from offline_data.formats.base import RawDataset, Shard, SourceInfo
 from offline_data.formats.flat.arrays import array_of, describe_arrays
 from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, destination_of
-from offline_data.pipeline.ingest.options import Stored
 from offline_data.pipeline.ingest.replay_buffers import episodes_of_buffer
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import entry_at, find, has_manifest, remove
+from offline_data.store.library import Stored, entry_at, find, has_manifest, remove
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
@@ -82,8 +81,7 @@ def convert_in_memory(
         if not existed:
             if older is not None and options.whole and not options.force:
                 raise _exists(dataset, "made from other data or in another layout", older.path)
-            for kept in publish(folder, destination):
-                progress.note(f"{kept} is not the dataset's, and was kept")
+            publish(folder, destination, progress)
             if older is not None and options.whole and older.path != destination:
                 remove(older)
     return Stored.of(entry_at(destination), begin, existed=existed)

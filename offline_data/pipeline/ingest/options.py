@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError, UsageError
-from offline_data.base.files import human_bytes
 from offline_data.base.ids import DatasetId, did_you_mean
-from offline_data.base.pickles import pickled_by_name
-from offline_data.base.plurals import plural
 from offline_data.fetch.plan import FetchPlan
 from offline_data.formats.base import NOT_TAKEN, Release
 from offline_data.formats.options import (
@@ -22,12 +17,7 @@ from offline_data.formats.options import (
 )
 from offline_data.formats.registry import get_source
 from offline_data.store.layout import LayoutName
-from offline_data.store.library import Entry
-from offline_data.store.manifest import Manifest
 from offline_data.store.tokenizers import remember_tokenizer
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class SeveralSplitsError(UsageError):
@@ -95,55 +85,6 @@ def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | N
     if pinned.from_path and pinned.tokenizer_sha256:
         remember_tokenizer(settings.root, pinned.tokenizer_sha256, pinned.tokenizer)
     return pinned
-
-
-@pickled_by_name
-@dataclass(frozen=True)
-class Stored:
-    """A dataset on this disk, as the result of a command."""
-
-    id: DatasetId
-    """Its id, revision included."""
-    path: Path
-    """Its directory."""
-    manifest: Manifest
-    """Its manifest."""
-    existed: bool
-    """Whether it existed before."""
-    seconds: float
-    """Wall time of the command."""
-
-    @classmethod
-    def of(cls, entry: Entry, begin: float, *, existed: bool) -> Self:
-        """Return the result of a command that began at a time of `perf_counter`."""
-        return cls(entry.id, entry.path, entry.manifest, existed, perf_counter() - begin)
-
-    def __repr__(self) -> str:
-        """Return id, counts, size and place, on one line."""
-        return (
-            f"Stored({self.id}, {plural(self.transitions, 'transition')}, "
-            f"{plural(self.episodes, 'episode')}, {human_bytes(self.bytes)}, {str(self.path)!r})"
-        )
-
-    @property
-    def layout(self) -> LayoutName:
-        """Its layout."""
-        return self.manifest.layout
-
-    @property
-    def transitions(self) -> int:
-        """Number of its transitions."""
-        return int(self.manifest.counts["transitions"])
-
-    @property
-    def episodes(self) -> int:
-        """Number of its episodes."""
-        return int(self.manifest.counts["episodes"])
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of its files but the manifest."""
-        return self.manifest.bytes
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch
 
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPROF"}
-"""Signals of crashes, and that of `processes.limits` to a process that computes too long."""
+"""Signals of crashes, and that of `limit_resources` to a process that computes too long."""
 _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, make_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
@@ -126,42 +127,21 @@ class _JobTable:
         return ShardedJob(build, release, self.shards, options, *self.stated)
 
 
-@dataclass(frozen=True)
-class _ShardPlanTable:
-    kind: Literal["shards"]
-    id: str
-    destination: UserPath
-    root: UserPath
-    tasks: int
-    published: bool
-    job: _JobTable | None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardPlan(PlanFile):
     """The file of a planned conversion, shard by shard."""
 
     command: ClassVar[str] = "download"
-    kind: ClassVar[str] = "shards"
-    table: ClassVar[type] = _ShardPlanTable
-    file: Path
-    root: Path
-    """Root of datasets, raw files and work folders."""
-    job: ShardedJob | None
-    """The conversion; None if the dataset existed before."""
-    id: str
-    destination: Path
-    tasks: int = 0
-    published: bool = False
+    kind: Literal["shards"] = "shards"
+    table: _JobTable | None = field(metadata={"key": "job"})
 
-    @classmethod
-    def from_table(cls, file: Path, table: _ShardPlanTable) -> ShardPlan:
-        root, destination = table.root, table.destination
-        job = None if table.job is None else table.job.job(parse_id(table.id), destination)
-        return cls(file, root, job, table.id, destination, table.tasks, table.published)
+    @cached_property
+    def job(self) -> ShardedJob | None:
+        """The conversion; None if the dataset existed before."""
+        return None if self.table is None else self.table.job(parse_id(self.id), self.destination)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "job": self.job and _JobTable.of(self.job)}
+    def check(self) -> None:
+        self.job  # noqa: B018 - raises what is wrong
 
     def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
         """Prepare to work at it; returns None if its dataset has been published."""
@@ -233,8 +213,15 @@ def write_plan(
                 hint="plan without --episodes, or download the range here",
             )
         tasks = len(ShardedRun(job, settings, progress).list_tasks())
-    root = settings.root.absolute()
-    plan = ShardPlan(file, root, job, str(target), destination.absolute(), tasks, job is None)
+    plan = ShardPlan(
+        file=file,
+        id=str(target),
+        destination=destination.absolute(),
+        root=settings.root.absolute(),
+        tasks=tasks,
+        published=job is None,
+        table=None if job is None else _JobTable.of(job),
+    )
     with plan_lock(file, progress):
         if file.exists() and not force:
             before = ShardPlan.read(file)

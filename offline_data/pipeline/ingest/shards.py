@@ -65,9 +65,12 @@ from offline_data.pipeline.ingest.raw import (
     free,
     opening_files,
 )
-from offline_data.pipeline.jobs.executors.base import Executor
-from offline_data.pipeline.jobs.executors.local import LocalProcesses
-from offline_data.pipeline.jobs.run import run_tasks, says_what_is_kept
+from offline_data.pipeline.jobs.executors import (
+    Executor,
+    LocalProcesses,
+    run_tasks,
+    says_what_is_kept,
+)
 from offline_data.pipeline.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.store.cache import asked_to_stay
 from offline_data.store.manifest import Manifest, read_manifest
@@ -378,8 +381,7 @@ class ShardedRun:
         recover(dataset, job.build.destination)
         join(folders, dataset, self._header(folders), self.progress, names=names, consume=True)
         (self.work.path / BEGUN).unlink(missing_ok=True)  # see `clear_published`
-        for kept in publish(dataset, job.build.destination):
-            self.progress.note(f"{kept} is not the dataset's, and was kept")
+        publish(dataset, job.build.destination, self.progress)
 
     def clear(self) -> None:
         """Delete the work folder, and the raw files of all shards unless they are kept."""

@@ -28,7 +28,7 @@ from offline_data.base.errors import (
 from offline_data.base.files import disk_errors, file_lock, is_unicode, write_durably
 from offline_data.base.json import read_json
 from offline_data.base.plurals import plural
-from offline_data.store.library import entry_at, has_manifest
+from offline_data.store.library import Stored, entry_at, has_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from offline_data.base.config import Settings
     from offline_data.base.progress import Progress
-    from offline_data.pipeline.ingest.options import Stored
 
 T = TypeVar("T")
 
@@ -56,23 +55,28 @@ class _PlanVersion:
     format_version: int
 
 
+@dataclass(frozen=True, kw_only=True)
 class PlanFile(ABC):
-    """Base of plans: a dataset to make and the progress so far, stored in a file."""
+    """Base of plans: a dataset to make and the progress so far, stored in a file.
+
+    The fields of a subclass are those of the file; see `decode`.
+    """
 
     command: ClassVar[str]
     """The command that writes such plans."""
-    table: ClassVar[type]
-    """The dataclass of the file's fields, each of which the plan has, too; see `decode`."""
-    file: Path
+    file: UserPath
+    """Its place, which is not in it."""
     id: str
     """Id of the new dataset."""
-    destination: Path
+    destination: UserPath
     """Its dataset directory."""
-    tasks: int
+    root: UserPath
+    """Root of datasets, locks, raw files and work folders."""
+    tasks: int = 0
     """Number of tasks."""
     generation: int = 0
     """Number of times that the work was planned again after a revision."""
-    published: bool
+    published: bool = False
     """Whether the dataset has been published."""
 
     @classmethod
@@ -93,7 +97,8 @@ class PlanFile(ABC):
                     f"{file} has format {version}; this version reads up to {FORMAT_VERSION}",
                     hint="use the offline-data that made it",
                 )
-            return cls.from_table(file, decode(cls.table, value, "it", lenient=True))
+            plan = decode(cls, {**value, "file": str(file)}, "it", lenient=True)
+            plan.check()
         except NotFoundError as error:
             raise NotFoundError(f"There is no plan {file}", hint=f"{makes} makes one") from error
         except (FormatError, UsageError) as error:
@@ -101,10 +106,13 @@ class PlanFile(ABC):
                 f"{file} is not a plan of offline-data: {error.message.removeprefix('it: ')}",
                 hint=f"it is what {makes} writes",
             ) from error
+        return plan
 
     def write(self) -> None:
         """Write the file atomically; the caller holds its lock."""
-        value = {"format_version": FORMAT_VERSION, **self.to_json()}
+        value = {f.metadata.get("key", f.name): getattr(self, f.name) for f in fields(self)}
+        value = {"format_version": FORMAT_VERSION, **value}
+        del value["file"]
         text = json.dumps(value, indent=1, ensure_ascii=False, default=_as_json) + "\n"
         if not is_unicode(text):
             raise UsageError(
@@ -116,14 +124,9 @@ class PlanFile(ABC):
                 left.unlink()
             write_durably(self.file, text.encode())
 
-    @classmethod
     @abstractmethod
-    def from_table(cls, file: Path, table: Any) -> Self:
-        """Return the plan of the fields of a file; raises `FormatError`, `UsageError` if invalid."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the file; `write` converts dataclasses, paths and bytes."""
-        return {field.name: getattr(self, field.name) for field in fields(self.table)}
+    def check(self) -> None:
+        """Raise `FormatError` or `UsageError` if its fields do not fit each other."""
 
     @abstractmethod
     def open(self, settings: Settings, progress: Progress) -> PlannedWork | None:
@@ -203,45 +206,17 @@ class Share:
     """The dataset, if it is published; `existed` is True if another process published it."""
 
 
-def run_plan(
-    plan: PlanFile, rank: int, world: int | None, settings: Settings, progress: Progress
-) -> Share:
-    """Run the unfinished ones of tasks `rank`, `rank + world`, …; publish if none is left.
-
-    Raises:
-        UsageError: No such rank.
-        Others: See `PlannedWork`.
-    """
-    if world is not None and not 0 <= rank < world:
-        raise UsageError(
-            f"rank is {rank}, and the ranks of {plural(world, 'program')} are 0 to {world - 1}",
-            hint=f"number the array from 0: --array=0-{max(world - 1, 0)}",
-        )
-    tasks = max(plan.tasks, 1)
-    if world is None and not 0 <= rank < tasks and not plan.generation:
-        raise UsageError(
-            f"rank is {rank}, and the tasks are 0 to {tasks - 1}",
-            hint="say how many programs there are: --world N",
-        )
-
-    def choose(work: PlannedWork) -> list[int]:
-        return [task for task in work.missing() if task % (world or work.plan.tasks) == rank]
-
-    return _work_at(plan, settings, progress, choose)
-
-
-def finish_plan(plan: PlanFile, settings: Settings, progress: Progress) -> Share:
-    """Publish the dataset if every task is finished, without running any; see `run_plan`."""
-    return _work_at(plan, settings, progress, None)
-
-
-def _work_at(
+def work_at(
     plan: PlanFile,
     settings: Settings,
     progress: Progress,
     choose: Callable[[PlannedWork], list[int]] | None,
 ) -> Share:
-    """Run the chosen tasks of a plan, or of newer ones that replace it meanwhile, and publish."""
+    """Run the chosen tasks of a plan, or of newer ones that replace it meanwhile.
+
+    Then publish if none is left. None: run none, not even those whose rows are damaged. Raises what
+    `PlannedWork` raises.
+    """
     begin, ran, existed = time.perf_counter(), 0, True
     while True:
         missing: tuple[int, ...] = ()
@@ -259,10 +234,6 @@ def _work_at(
         if (newer := plan.newer()) is None:
             return Share(plan, ran, missing, None)
         plan = newer
-    from offline_data.pipeline.ingest.options import (
-        Stored,  # the package `ingest` imports this module
-    )
-
     path = plan.destination
     plan.clear(settings)
     if not has_manifest(path):
@@ -270,8 +241,7 @@ def _work_at(
             f"{plan.id} was made, and is not in {path} any more",
             hint=f"plan again: `offline-data {plan.command} … --plan-only --plan FILE --force`",
         )
-    entry, seconds = entry_at(path), time.perf_counter() - begin
-    return Share(plan, ran, (), Stored(entry.id, path, entry.manifest, existed, seconds))
+    return Share(plan, ran, (), Stored.of(entry_at(path), begin, existed=existed))
 
 
 def _run(work: PlannedWork, tasks: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from offline_data.store.layout import AuditMode, LayoutName
 if TYPE_CHECKING:
     import torch
 
-    from offline_data.pipeline.jobs.executors.base import Executor
+    from offline_data.pipeline.jobs.executors import Executor
     from offline_data.pipeline.preprocess.functions.ted import On
     from offline_data.pipeline.preprocess.job import Stage
     from offline_data.rows.storage import DatasetStorage, Storage
@@ -215,13 +215,13 @@ def _executor_named(
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")
-        from offline_data.pipeline.jobs.executors.pool import GivenPool
+        from offline_data.pipeline.jobs.executors import GivenPool
 
         return GivenPool(pool)
     if not isinstance(engine, str):
         return engine
     if engine == "ray":
-        from offline_data.pipeline.jobs.executors.ray import RayExecutor
+        from offline_data.pipeline.jobs.ray import RayExecutor
 
         return RayExecutor(workers=workers, worker_threads=worker_threads)
     if engine != "local":

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,10 +16,14 @@ from offline_data.base.errors import UsageError, WorkerDiedError
 from offline_data.base.files import free_bytes, require_bytes
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
-from offline_data.pipeline.ingest.options import Stored
-from offline_data.pipeline.jobs.executors.base import Executor
-from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses, choose_workers
-from offline_data.pipeline.jobs.run import run_tasks, says_what_is_kept
+from offline_data.pipeline.jobs.executors import (
+    Executor,
+    InProcess,
+    LocalProcesses,
+    choose_workers,
+    run_tasks,
+    says_what_is_kept,
+)
 from offline_data.pipeline.jobs.workdir import WorkDir, allocate
 from offline_data.pipeline.preprocess.finish import (
     IncrementalHasher,
@@ -27,17 +31,30 @@ from offline_data.pipeline.preprocess.finish import (
     header_of,
     recipe_json,
 )
-from offline_data.pipeline.preprocess.job import Job, RunOptions, Target
-from offline_data.pipeline.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
-from offline_data.pipeline.preprocess.recipe import Recipe, recipe_of, step_label
+from offline_data.pipeline.preprocess.job import (
+    Job,
+    Recipe,
+    RunOptions,
+    Target,
+    recipe_of,
+    step_label,
+)
+from offline_data.pipeline.preprocess.plan import (
+    Plan,
+    fingerprint,
+    load_plan,
+    measure_task,
+    prepare,
+    save_plan,
+    write_task,
+)
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Revision, Selection
-from offline_data.pipeline.preprocess.task import measure_task, write_task
 from offline_data.store.layout import file_sizes
-from offline_data.store.library import Entry, entry_at, foreign_files, remove
+from offline_data.store.library import Entry, Stored, entry_at, foreign_files, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, recover
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.store.writer import FileDigest, with_margin
+from offline_data.store.writer import Digest, with_margin
 
 _REVISION_DIGITS = 12
 """Digits of the fingerprint that become the revision of the new dataset."""
@@ -118,7 +135,8 @@ class Run:
         found: dict[int, list[Any]] = {}
         measures: list[Any] = []
         done = 0
-        with self._answers(plan, job, tasks, f"measure for {step.name}") as answers:
+        label, executor = f"measure for {step.name}", self.executor(plan, len(tasks))
+        with self._answers(plan, job, tasks, label, executor) as answers:
             for task, answer in answers:
                 found[task] = answer
                 while done in found:
@@ -128,25 +146,30 @@ class Run:
                     measures = step.condense(measures)
         return measures
 
-    def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
+    def run_tasks(self, plan: Plan) -> dict[str, Digest] | None:
         """Run the unfinished tasks; returns the digests of files written in place."""
-        work, header, count = self.work, self.header(plan), len(plan.tasks)
+        work, count = self.work, len(plan.tasks)
         if plan.in_place:
             allocate(work.dataset, file_sizes(plan.tables))
         finished = work.sound(count, in_place=plan.in_place)
         tasks = sorted(set(range(count)).difference(finished))
         if finished:
             self.progress.note(f"resuming: {len(finished)} of {plural(count, 'task')} done")
-        job = partial(write_task, plan, work, header, self.options.audit)
-        label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan.tasks, work.dataset) as hasher:
             for task in finished if plan.in_place else ():
                 hasher.add(task)
-            with self._answers(plan, job, tasks, label) as answers:
+            with self.write(plan, work, tasks, self.executor(plan, len(tasks))) as answers:
                 for task, _ in answers:
                     if plan.in_place:
                         hasher.add(task)
             return hasher.digests() if plan.in_place else None
+
+    def write(
+        self, plan: Plan, work: WorkDir, tasks: Sequence[int], executor: Executor
+    ) -> AbstractContextManager[Iterator[tuple[int, int]]]:
+        """Run tasks; yields an iterator of each finished one and its rows."""
+        job = partial(write_task, plan, work, self.header(plan), self.options.audit)
+        return self._answers(plan, job, tasks, f"preprocess {self.target.id.name}", executor)
 
     def executor(self, plan: Plan, tasks: int) -> Executor:
         """Return the requested executor, else processes if the work is worth starting them."""
@@ -166,11 +189,15 @@ class Run:
 
     @contextmanager
     def _answers(
-        self, plan: Plan, job: Callable[[int], Any], tasks: Sequence[int], label: str
+        self,
+        plan: Plan,
+        job: Callable[[int], Any],
+        tasks: Sequence[int],
+        label: str,
+        executor: Executor,
     ) -> Iterator[Iterator[tuple[int, Any]]]:
         """Run tasks; names the rows of one that killed its process twice."""
-        executor, shown = self.executor(plan, len(tasks)), (label, "transitions")
-        sizes = [plan.tasks[task].rows for task in tasks]
+        sizes, shown = [plan.tasks[task].rows for task in tasks], (label, "transitions")
         with run_tasks(executor, job, tasks, self.progress, shown, sizes) as answers:
             try:
                 yield answers
@@ -222,9 +249,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
                     except Revision as found:
                         run, plan = run.revise(found), None
                 put_together(run, plan, run.work, digests, replaced)
-    entry = entry_at(target.destination)
-    seconds = time.perf_counter() - begin
-    return Stored(entry.id, target.destination, entry.manifest, existed, seconds)
+    return Stored.of(entry_at(target.destination), begin, existed=existed)
 
 
 def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[str, Any]:
@@ -310,7 +335,7 @@ def put_together(
     run: Run,
     plan: Plan,
     work: WorkDir,
-    digests: dict[str, FileDigest] | None = None,
+    digests: dict[str, Digest] | None = None,
     replaced: Entry | None = None,
 ) -> None:
     """Assemble the dataset from the output of the tasks, all of them finished, and publish it.

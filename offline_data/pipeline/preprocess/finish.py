@@ -15,12 +15,11 @@ from offline_data.base.plurals import plural, plural_of
 from offline_data.base.version import __version__
 from offline_data.formats.corrections import reading_of
 from offline_data.pipeline.jobs.workdir import Record, WorkDir
-from offline_data.pipeline.preprocess.job import RunOptions
+from offline_data.pipeline.preprocess.job import Recipe, RunOptions
 from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, digest_of_rows
-from offline_data.pipeline.preprocess.recipe import Recipe
 from offline_data.pipeline.preprocess.steps.base import Selection
 from offline_data.store.history import extend_history
-from offline_data.store.join import Part, finalize_joined, join_rows
+from offline_data.store.join import RowsPart, finalize_joined, join_rows
 from offline_data.store.layout import AuditMode, TableSpec, file_sizes, with_counts
 from offline_data.store.manifest import NEXT_TOO, HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader, decode
@@ -28,7 +27,7 @@ from offline_data.store.tables import Vocabularies
 from offline_data.store.writer import (
     Contents,
     DatasetCounts,
-    FileDigest,
+    Digest,
     HashedFile,
     join_episodes,
 )
@@ -172,7 +171,7 @@ class IncrementalHasher:
         for name, stop in self._tasks[self._next - 1].end.items():
             self._waiting.append(self._threads[name].submit(self._hash, name, stop))
 
-    def digests(self) -> dict[str, FileDigest]:
+    def digests(self) -> dict[str, Digest]:
         """Wait until all is hashed and synced; returns size and digest of every file."""
         with disk_errors(self._folder):
             for waiting in self._waiting:
@@ -190,7 +189,7 @@ def finish(
     header: Manifest,
     audit: AuditMode,
     reader: DatasetReader,
-    digests: Mapping[str, FileDigest] | None = None,
+    digests: Mapping[str, Digest] | None = None,
 ) -> Manifest:
     """Assemble the dataset directory from the output of the tasks; it is not published yet.
 
@@ -214,9 +213,9 @@ def finish(
     if digests is None:
         digests = join_rows(_parts(work, records, tables), work.dataset, Vocabularies())
     for name, size in file_sizes(tables).items():
-        if digests[name].size != size:
+        if digests[name]["size"] != size:
             raise IntegrityError(
-                f"{name} has {plural(digests[name].size, 'byte')} of new rows, expected {size}"
+                f"{name} has {plural(digests[name]['size'], 'byte')} of new rows, expected {size}"
             )
     audited = {
         "mode": audit,
@@ -246,12 +245,14 @@ def finish(
     return finalize_joined(work.dataset, header, contents, words)
 
 
-def _parts(work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]) -> list[Part]:
+def _parts(
+    work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]
+) -> list[RowsPart]:
     """Return what the tasks wrote to files of their own, of those that have episodes."""
     parts = []
     for task, (_, about, written) in enumerate(records):
         if count := about["counts"].get("episodes", 0):
             files = {name: {"size": size} for name, (_, size, _) in written.items()}
             folder = work.shard(task)
-            parts.append(Part(folder, folder.name, tables, count, {**files, **about["videos"]}))
+            parts.append(RowsPart(folder, folder.name, tables, count, {**files, **about["videos"]}))
     return parts

@@ -13,15 +13,13 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import StepError, UsageError
 from offline_data.base.ids import DatasetId
 from offline_data.base.progress import SILENT, Progress
-from offline_data.pipeline.ingest.options import Stored
 from offline_data.pipeline.preprocess.engine import Run, dry_run, preprocess
-from offline_data.pipeline.preprocess.job import Job, RunOptions
+from offline_data.pipeline.preprocess.job import Job, Recipe, RunOptions
 from offline_data.pipeline.preprocess.plan import group_bounds, prepare
-from offline_data.pipeline.preprocess.recipe import Recipe
 from offline_data.pipeline.preprocess.steps.base import Selection
 from offline_data.pipeline.preprocess.steps.rows import Trim
 from offline_data.store.chunk import read_chunk, select_episodes
-from offline_data.store.library import entry_at
+from offline_data.store.library import Stored, entry_at
 
 DEFAULTS = RunOptions()
 

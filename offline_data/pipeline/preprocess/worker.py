@@ -15,28 +15,27 @@ from offline_data.base.config import Settings, user_path
 from offline_data.base.errors import FormatError, ManifestError, OfflineDataError, UsageError
 from offline_data.base.files import disk_errors, require_bytes
 from offline_data.base.json import read_json, shown
+from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.pipeline.ingest.shard_plan import ShardPlan
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.pipeline.jobs.plan_file import (
     MAX_BYTES,
     PlanFile,
     PlannedWork,
     Share,
     UserPath,
-    finish_plan,
     plan_lock,
-    run_plan,
     take,
+    work_at,
 )
 from offline_data.pipeline.jobs.workdir import WorkDir
 from offline_data.pipeline.preprocess.engine import Run, put_together
 from offline_data.pipeline.preprocess.finish import recipe_json
 from offline_data.pipeline.preprocess.functions.ted import On
-from offline_data.pipeline.preprocess.job import Job, RunOptions
+from offline_data.pipeline.preprocess.job import Job, RunOptions, function_in
 from offline_data.pipeline.preprocess.plan import load_plan, save_plan
-from offline_data.pipeline.preprocess.recipe import function_in
 from offline_data.pipeline.preprocess.steps.base import Revision
-from offline_data.pipeline.preprocess.task import write_task
 from offline_data.store.layout import AuditMode, LayoutName
 from offline_data.store.library import entry_at, has_manifest
 from offline_data.store.publish import dataset_lock, recover
@@ -72,38 +71,8 @@ class _Options:
     force: bool
 
 
-@dataclass(frozen=True)
-class _JobPlanTable:
-    id: str
-    """Id of the new dataset."""
-    fingerprint: str
-    """Identifies parent and recipe."""
-    destination: UserPath
-    """The new dataset directory."""
-    parent: UserPath
-    stages: tuple[PlannedStage, ...]
-    calling: _Calling
-    name: str | None
-    dest: UserPath | None
-    root: UserPath
-    """Root of datasets and locks."""
-    options: _Options
-    place: str = ""
-    """Folder in `FILE.work` of the tasks' output; unique to each plan."""
-    generation: int = 0
-    """Number of times that the work was planned again after a revision."""
-    states: tuple[dict[str, Any], ...] = ()
-    """Revised state of each step; `{}` for most."""
-    recipe: tuple[dict[str, Any], ...] = ()
-    """Fitted steps, for display."""
-    tasks: int = 0
-    """Number of tasks."""
-    published: bool = False
-    """Whether the dataset has been published."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class JobPlan(_JobPlanTable, PlanFile):
+class JobPlan(PlanFile):
     """The file of a planned job and its progress.
 
     The folder `FILE.work` beside it has a new folder for every plan, so that a task that still
@@ -111,23 +80,37 @@ class JobPlan(_JobPlanTable, PlanFile):
     """
 
     command: ClassVar[str] = "preprocess"
-    table: ClassVar[type] = _JobPlanTable
-    file: Path
-    job: Job
-    """The request, with absolute paths."""
+    fingerprint: str
+    """Identifies parent and recipe."""
+    parent: UserPath
+    stages: tuple[PlannedStage, ...]
+    calling: _Calling
+    name: str | None
+    dest: UserPath | None
+    options: _Options
+    place: str = ""
+    """Folder in `FILE.work` of the tasks' output; unique to each plan."""
+    states: tuple[dict[str, Any], ...] = ()
+    """Revised state of each step; `{}` for most."""
+    recipe: tuple[dict[str, Any], ...] = ()
+    """Fitted steps, for display."""
 
-    @classmethod
-    def from_table(cls, file: Path, table: _JobPlanTable) -> JobPlan:
-        stages, states, tasks, place = table.stages, table.states, table.tasks, table.place
-        if not table.published or place:
-            if not stages or len(states) != len(stages):
-                raise FormatError(f"there are {len(stages)} stages and {len(states)} states")
-            if tasks < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", place):
-                raise FormatError(f"tasks is {tasks}, place {shown(place)}")
-        texts = tuple(stage.text for stage in stages)
-        options = RunOptions(**vars(table.calling), **vars(table.options))
-        job = Job(table.parent, texts, table.name, table.dest, options)
-        return cls(**vars(table), file=file, job=job)
+    @property
+    def job(self) -> Job:
+        """The request, with absolute paths."""
+        texts = tuple(stage.text for stage in self.stages)
+        options = RunOptions(**vars(self.calling), **vars(self.options))
+        return Job(self.parent, texts, self.name, self.dest, options)
+
+    def check(self) -> None:
+        if not self.published or self.place:
+            if not self.stages or len(self.states) != len(self.stages):
+                raise FormatError(
+                    f"there are {len(self.stages)} stages and {len(self.states)} states"
+                )
+            if self.tasks < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", self.place):
+                raise FormatError(f"tasks is {self.tasks}, place {shown(self.place)}")
+        self.job  # noqa: B018 - options raise `UsageError`
 
     @property
     def folder(self) -> Path:
@@ -233,7 +216,6 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
     texts = [str(stage) for stage in job.stages]
     plan = JobPlan(
         file=file,
-        job=job,
         id=str(target.id),
         fingerprint=run.fingerprint,
         destination=target.destination,
@@ -297,7 +279,23 @@ def run_share(
         NotFoundError, ManifestError: There is no plan, or it cannot be read.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
-    return run_plan(read_plan(user_path(file, "the plan")), rank, world, settings, progress)
+    plan = read_plan(user_path(file, "the plan"))
+    if world is not None and not 0 <= rank < world:
+        raise UsageError(
+            f"rank is {rank}, and the ranks of {plural(world, 'program')} are 0 to {world - 1}",
+            hint=f"number the array from 0: --array=0-{max(world - 1, 0)}",
+        )
+    tasks = max(plan.tasks, 1)
+    if world is None and not 0 <= rank < tasks and not plan.generation:
+        raise UsageError(
+            f"rank is {rank}, and the tasks are 0 to {tasks - 1}",
+            hint="say how many programs there are: --world N",
+        )
+
+    def choose(work: PlannedWork) -> list[int]:
+        return [task for task in work.missing() if task % (world or work.plan.tasks) == rank]
+
+    return work_at(plan, settings, progress, choose)
 
 
 def finish_job(file: Path, settings: Settings, progress: Progress = SILENT) -> Share:
@@ -305,7 +303,7 @@ def finish_job(file: Path, settings: Settings, progress: Progress = SILENT) -> S
 
     Raises what `run_share` raises.
     """
-    return finish_plan(read_plan(user_path(file, "the plan")), settings, progress)
+    return work_at(read_plan(user_path(file, "the plan")), settings, progress, None)
 
 
 def read_plan(file: Path) -> PlanFile:
@@ -335,18 +333,12 @@ class _OpenPlan(PlannedWork):
         return damaged
 
     def run(self, tasks: Sequence[int]) -> Generator[Literal[True], None, None]:
-        run, plan = self._run, self._recipe_plan
-        header, audit = run.header(plan), run.options.audit
-        label = f"preprocess {run.target.id.name}"
-        total = sum(plan.tasks[task].rows for task in tasks)
-        with run.progress.task(label, total, "transitions") as bar:
-            for task in tasks:
-                try:
-                    bar.advance(write_task(plan, self._work, header, audit, task))
-                except Revision as found:
-                    self.plan.revise(run, found)
-                    return
-                yield True
+        try:
+            with self._run.write(self._recipe_plan, self._work, tasks, InProcess()) as answers:
+                for _ in answers:
+                    yield True
+        except Revision as found:
+            self.plan.revise(self._run, found)
 
     def lock(self) -> AbstractContextManager[None]:
         run = self._run

@@ -30,10 +30,9 @@ from offline_data.formats.local import StoredEpisodes
 from offline_data.formats.minari.leaves import nothing
 from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.in_memory import convert_in_memory
-from offline_data.pipeline.ingest.options import Stored
 from offline_data.pipeline.record.log import LogContent, LogEpisode, read_recording
 from offline_data.store.layout import EPISODE, EPISODES, LayoutName
-from offline_data.store.library import Entry, find, remove, revisions
+from offline_data.store.library import Entry, Stored, find, remove, revisions
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 

@@ -33,7 +33,6 @@ from offline_data.episode.fields import REWARD, Key, join_key
 from offline_data.formats.environments import import_gymnasium, space_to_json, spec_to_json
 from offline_data.formats.minari.metadata import DeclaredLeaf, space_leaves
 from offline_data.pipeline.ingest.convert import new_id
-from offline_data.pipeline.ingest.options import Stored
 from offline_data.pipeline.record.columns import (
     GrowingLeaf,
     Info,
@@ -53,6 +52,7 @@ from offline_data.pipeline.record.dataset import (
 )
 from offline_data.pipeline.record.log import LogLeaf, RecordingLog, begin_log, leaves_of
 from offline_data.store.layout import LayoutName
+from offline_data.store.library import Stored
 from offline_data.store.publish import lock_name
 
 if TYPE_CHECKING:

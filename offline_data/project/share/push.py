@@ -186,8 +186,7 @@ def _push_to_folder(
             write_durably(staged / MANIFEST, data)
             for name, content in card_files(entry, progress, address=str(path)).items():
                 write_durably(staged / name, content)
-            for kept in publish(staged, path, lambda folder: [*own_files(folder), CARD, PREVIEW]):
-                progress.note(f"{kept} is not the dataset's, and was kept")
+            publish(staged, path, progress, own=lambda folder: [*own_files(folder), CARD, PREVIEW])
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     return result

@@ -19,7 +19,7 @@ from offline_data.formats.catalogues.openx import NOTES, read_table
 from offline_data.formats.registry import source_accepting
 from offline_data.formats.rlds.source import ALIASES, OpenX
 from offline_data.pipeline.ingest import Options, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.store.reader import open_reader
 from tests.toys.rlds import toy_record, write_rlds
 from tests.toys.servers import Answer, Fault, FileServer, GcsServer

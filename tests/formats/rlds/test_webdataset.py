@@ -21,7 +21,7 @@ from offline_data.formats.registry import iter_sources
 from offline_data.formats.rlds.source import OpenX
 from offline_data.formats.rlds.webdataset import REPO
 from offline_data.pipeline.ingest import Options, convert, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.raw.images import decode_jpeg, encode_image
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader

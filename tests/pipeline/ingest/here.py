@@ -14,7 +14,7 @@ from typing_extensions import Self
 from offline_data.pipeline.ingest import stream
 from offline_data.pipeline.ingest.conversion import Conversion
 from offline_data.pipeline.ingest.shards import ShardedRun
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.pipeline.jobs.processes.protocol import loads
 from offline_data.text import tokenizer
 

@@ -22,7 +22,7 @@ from offline_data.pipeline.ingest import (
     plan_for_workers,
 )
 from offline_data.pipeline.ingest.shard_plan import ShardPlan
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.pipeline.preprocess.worker import finish_job, run_share
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.ingest.test_shards import check, left, plain, raw_files

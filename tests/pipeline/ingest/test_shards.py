@@ -22,7 +22,7 @@ from offline_data.base.errors import (
 from offline_data.base.ids import parse_id
 from offline_data.base.progress import SilentProgress
 from offline_data.pipeline.ingest import Options, Stored, convert, download
-from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses
+from offline_data.pipeline.jobs.executors import InProcess, LocalProcesses
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify

@@ -14,7 +14,7 @@ from offline_data.base.config import Settings
 from offline_data.base.ids import parse_id
 from offline_data.base.progress import SILENT
 from offline_data.pipeline.ingest import Options, download
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from tests.pipeline.ingest.here import convert_here
 from tests.pipeline.ingest.test_shards import check, raw_files
 from tests.toys.servers import FileServer

@@ -15,8 +15,8 @@ import pytest
 from offline_data.base.config import Settings
 from offline_data.base.ids import parse_id
 from offline_data.pipeline.ingest import Options, download
-from offline_data.pipeline.jobs.executors.local import InProcess
-from offline_data.pipeline.jobs.executors.ray import RayExecutor
+from offline_data.pipeline.jobs.executors import InProcess
+from offline_data.pipeline.jobs.ray import RayExecutor
 from offline_data.store.library import list_datasets
 from offline_data.store.manifest import Manifest
 from tests.pipeline.ingest.test_shards import Notes, check, left, plain, raw_files

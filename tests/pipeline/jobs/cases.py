@@ -25,7 +25,7 @@ from offline_data.base.ids import parse_id
 from offline_data.base.progress import Progress, SilentProgress
 from offline_data.pipeline.ingest import Options, download, plan_for_workers
 from offline_data.pipeline.ingest.shards import ShardedRun
-from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses
+from offline_data.pipeline.jobs.executors import InProcess, LocalProcesses
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.pipeline.preprocess.job import Job, RunOptions
 from offline_data.pipeline.preprocess.worker import plan_job, run_share

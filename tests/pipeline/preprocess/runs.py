@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from offline_data.base.config import Settings
 from offline_data.base.progress import SILENT, Progress, SilentProgress
 from offline_data.episode import Key
-from offline_data.pipeline.ingest.options import Stored
 from offline_data.pipeline.jobs.processes.protocol import dumps, loads
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.pipeline.preprocess.engine import preprocess
 from offline_data.pipeline.preprocess.job import Job, RunOptions, Stage
 from offline_data.store.layout import LayoutName
+from offline_data.store.library import Stored
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:

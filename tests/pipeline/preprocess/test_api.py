@@ -282,7 +282,7 @@ def test_a_progress_of_ones_own_and_a_bar(
 
 def test_importing_brings_no_torch() -> None:
     code = (
-        "import sys, offline_data, offline_data.pipeline.preprocess.engine, offline_data.pipeline.preprocess.task\n"
+        "import sys, offline_data, offline_data.pipeline.preprocess.engine, offline_data.pipeline.preprocess.plan\n"
         "from offline_data.pipeline.preprocess.api import Preprocesses\n"
         "print([name for name in ('torch', 'tensordict', 'ray', 'PIL') if name in sys.modules])"
     )

@@ -13,9 +13,8 @@ import pytest
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import WorkerDiedError
-from offline_data.pipeline.jobs.executors.local import LocalProcesses
-from offline_data.pipeline.preprocess.job import RunOptions, Stage
-from offline_data.pipeline.preprocess.recipe import recipe_of
+from offline_data.pipeline.jobs.executors import LocalProcesses
+from offline_data.pipeline.preprocess.job import RunOptions, Stage, recipe_of
 from offline_data.store.layout import LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify

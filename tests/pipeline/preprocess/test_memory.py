@@ -21,7 +21,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from offline_data.base.config import Settings
-from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses
+from offline_data.pipeline.jobs.executors import InProcess, LocalProcesses
 from tests.pipeline.preprocess.runs import make
 
 parent, folder, workers, *stages = sys.argv[1:]

@@ -28,10 +28,9 @@ from offline_data.base.errors import (
 )
 from offline_data.base.progress import SILENT, Progress
 from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
-from offline_data.pipeline.preprocess.job import RunOptions, Stage
-from offline_data.pipeline.preprocess.recipe import Recipe, recipe_of
+from offline_data.pipeline.preprocess.job import Recipe, RunOptions, Stage, recipe_of
+from offline_data.pipeline.preprocess.plan import parent_reader
 from offline_data.pipeline.preprocess.steps.base import Revision, Selection, Step
-from offline_data.pipeline.preprocess.task import parent_reader
 from offline_data.store.chunk import EpisodeChunk, read_transitions
 from offline_data.store.reader import open_reader
 from offline_data.testing.chunks import toy_chunk

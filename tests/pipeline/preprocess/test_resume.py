@@ -18,7 +18,7 @@ import pytest
 import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import ManifestError, NoSpaceError, StepError, UsageError
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.pipeline.preprocess.steps.base import Revision, Step
 from offline_data.store.chunk import EpisodeChunk
@@ -249,7 +249,7 @@ def test_interrupted_at_any_line_of_the_engine(
     ds = offline_data.open_dataset(tmp_path / "toy")
     files = tuple(
         f"offline_data/{name}.py"
-        for name in ("pipeline/preprocess/engine", "pipeline/jobs/run", "pipeline/jobs/workdir",
+        for name in ("pipeline/preprocess/engine", "pipeline/jobs/executors", "pipeline/jobs/workdir",
                      "pipeline/preprocess/finish", "pipeline/preprocess/plan",
                      "store/publish", "store/writer", "store/library")
     )  # fmt: skip

@@ -27,9 +27,9 @@ from offline_data.base.errors import (
 )
 from offline_data.base.progress import SILENT
 from offline_data.pipeline.jobs.plan_file import plan_lock
-from offline_data.pipeline.preprocess import worker
+from offline_data.pipeline.preprocess import engine, worker
 from offline_data.pipeline.preprocess.job import Job, RunOptions
-from offline_data.pipeline.preprocess.task import write_task
+from offline_data.pipeline.preprocess.plan import write_task
 from offline_data.pipeline.preprocess.worker import (
     JobPlan,
     finish_job,
@@ -422,7 +422,7 @@ def test_a_rank_at_work_sees_another_plan_before_its_next_task(
             assert run_share(file, 1, 2, settings).plan.generation == 1
         return write_task(plan, work, *more, **options)
 
-    monkeypatch.setattr(worker, "write_task", meanwhile)
+    monkeypatch.setattr(engine, "write_task", meanwhile)
     share = run_share(file, 0, 2, settings)
     assert ran.count(plan.place) < plan.tasks
     assert share.plan.generation == 1

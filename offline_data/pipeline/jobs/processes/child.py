@@ -4,21 +4,24 @@ Not `multiprocessing`: a script without an `if __name__ == "__main__"` guard can
 top level. A process with a single thread is forked on Linux, in milliseconds and with all modules
 imported: another thread could hold a lock that the child would wait for forever, and other systems
 do not guarantee that libraries work after a fork. The child ends when the process that started it
-ends, also in the middle of a call.
+ends, also in the middle of a call. Where it handles strangers' data, its memory and processor time
+are limited.
 """
 
 from __future__ import annotations
 
 import fcntl
 import gc
+import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -64,8 +67,14 @@ _GRACE = 5.0
 _POLL = 0.001
 """Seconds between two checks whether a forked process has ended."""
 
+MEMORY_SHARE = 0.75
+"""Share of this machine's memory that parsing may use, if the platform can limit it."""
+
+_PLACE = 512
+"""Bytes of the last place that a process has reported."""
 
 _is_child = False
+_place: mmap.mmap | None = None
 
 
 def is_child() -> bool:
@@ -83,7 +92,7 @@ def how_ended(status: int) -> str:
     """Describe how a process ended, from the status of `subprocess`: -9 is SIGKILL."""
     if status >= 0:
         return f"ended with status {status}"
-    if status == -signal.SIGPROF:  # see `processes.limits`
+    if status == -signal.SIGPROF:  # see `limit_resources`
         return "took too much processor time and was ended by SIGPROF"
     try:
         return f"was ended by {signal.Signals(-status).name}"
@@ -358,3 +367,62 @@ def _become_child(
             main()
     finally:
         os._exit(1)
+
+
+def limit_memory() -> None:
+    """Make allocations of a child process fail before the machine's memory is full."""
+    if not is_child():
+        return
+    with suppress(AttributeError, OSError, ValueError):  # not supported on this platform
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        _set_memory(int(MEMORY_SHARE * pages))
+
+
+@contextmanager
+def limit_resources(memory: int, seconds: float) -> Iterator[None]:
+    """Limit a block in a child process; in any other process, the block runs without limits.
+
+    An allocation beyond the limit fails. A process that uses more processor time is ended by
+    `SIGPROF`, since neither a regular expression nor a template can be interrupted.
+
+    Args:
+        memory: Bytes that may be allocated in addition to those allocated now.
+        seconds: Processor time of all threads.
+    """
+    if not is_child():
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with suppress(OSError, ValueError):  # only Linux says how much is allocated
+        status = Path("/proc/self/status").read_text().partition("VmData:")[2]
+        _set_memory(memory + 1024 * int(status.split()[0]))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _set_memory(size: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [size, *(limit for limit in (soft, hard) if limit >= 0)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+
+
+def share_place() -> None:
+    """Share the last place that this process and those that it forks report from now on."""
+    global _place
+    _place = mmap.mmap(-1, _PLACE)
+
+
+def report_place(place: str) -> None:
+    """Say what this process begins to do; nothing happens unless that is shared."""
+    if _place is not None:
+        _place[:] = place.encode(errors="replace")[:_PLACE].ljust(_PLACE, b"\0")
+
+
+def last_place() -> str:
+    """Return what was reported last; empty if nothing was."""
+    return "" if _place is None else _place[:].rstrip(b"\0").decode(errors="replace")

@@ -24,9 +24,13 @@ import torch
 
 from offline_data.base.errors import FormatError, UsageError, WorkerDiedError
 from offline_data.base.progress import SILENT
-from offline_data.pipeline.jobs.executors.base import Executor
-from offline_data.pipeline.jobs.executors.local import InProcess, LocalProcesses, choose_workers
-from offline_data.pipeline.jobs.executors.pool import GivenPool
+from offline_data.pipeline.jobs.executors import (
+    Executor,
+    GivenPool,
+    InProcess,
+    LocalProcesses,
+    choose_workers,
+)
 from offline_data.pipeline.jobs.processes.protocol import RemoteError
 from tests.pipeline.jobs.executors.jobs import (
     EXPECTED,
@@ -192,7 +196,7 @@ def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
 
 SCRIPT = """
 import os, pathlib, sys, time
-from offline_data.pipeline.jobs.executors.local import LocalProcesses
+from offline_data.pipeline.jobs.executors import LocalProcesses
 from offline_data.base.progress import SILENT
 folder = pathlib.Path(sys.argv[1])
 def sleep(task):

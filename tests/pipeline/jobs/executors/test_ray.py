@@ -27,10 +27,10 @@ from offline_data.base.errors import (
     UsageError,
 )
 from offline_data.base.progress import SILENT, SilentProgress
-from offline_data.pipeline.jobs.executors import ray as ray_executor
-from offline_data.pipeline.jobs.executors.ray import RayExecutor
-from offline_data.pipeline.jobs.executors.ray import connect as connected_to
+from offline_data.pipeline.jobs import ray as ray_executor
 from offline_data.pipeline.jobs.processes.protocol import dumps
+from offline_data.pipeline.jobs.ray import RayExecutor
+from offline_data.pipeline.jobs.ray import connect as connected_to
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy

@@ -18,8 +18,7 @@ import pytest
 
 from offline_data.base.errors import FormatError, OfflineDataError, UsageError
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
-from offline_data.pipeline.jobs.processes.child import how_ended
-from offline_data.pipeline.jobs.processes.limits import limit_resources
+from offline_data.pipeline.jobs.processes.child import how_ended, limit_resources
 from offline_data.pipeline.jobs.processes.protocol import pack_function
 from tests.pipeline.jobs.processes.waiting import ended, wait_until
 

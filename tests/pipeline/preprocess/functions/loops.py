@@ -12,8 +12,7 @@ from tensordict import TensorDict
 
 from offline_data.episode import Key
 from offline_data.pipeline.preprocess.functions.episodes import EpisodeStep
-from offline_data.pipeline.preprocess.job import RunOptions
-from offline_data.pipeline.preprocess.recipe import Recipe, recipe_of
+from offline_data.pipeline.preprocess.job import Recipe, RunOptions, recipe_of
 from offline_data.pipeline.preprocess.steps.base import Revision
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import episodes_of, join_chunks, toy_chunk, transitions_of

@@ -17,8 +17,7 @@ from offline_data.base.errors import StepError
 from offline_data.pipeline.preprocess.functions import vectorize
 from offline_data.pipeline.preprocess.functions.ted import table_of
 from offline_data.pipeline.preprocess.functions.vectorize import NotVectorized, compare
-from offline_data.pipeline.preprocess.job import RunOptions
-from offline_data.pipeline.preprocess.recipe import recipe_of
+from offline_data.pipeline.preprocess.job import RunOptions, recipe_of
 from offline_data.pipeline.preprocess.steps.base import Step
 from offline_data.testing.chunks import (
     as_stored,

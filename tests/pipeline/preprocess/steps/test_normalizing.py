@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import offline_data
 from offline_data.base.errors import StepError
 from offline_data.episode import EpisodeBatch
-from offline_data.pipeline.jobs.executors.base import Executor
-from offline_data.pipeline.jobs.executors.local import InProcess
+from offline_data.pipeline.jobs.executors import Executor, InProcess
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.pipeline.preprocess.steps.normalize import Normalize
 from offline_data.pipeline.preprocess.steps.registry import parse_step

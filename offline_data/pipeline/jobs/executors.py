@@ -1,20 +1,118 @@
-"""Executors of one machine: this process, or child processes."""
+"""Executors, which run the tasks of a job: in this process, in local processes, in a given pool.
+
+The one for Ray is in `jobs.ray`.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent import futures
+from contextlib import closing, contextmanager
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from offline_data.base.errors import WorkerDiedError
+from offline_data.base.errors import UsageError, WorkerDiedError
 from offline_data.base.plurals import plural
 from offline_data.base.progress import Progress
-from offline_data.pipeline.jobs.executors.base import R, T, at_least
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
-from offline_data.pipeline.jobs.processes.protocol import pack_function
+from offline_data.pipeline.jobs.processes.protocol import (
+    answer_in_pool,
+    dumps,
+    loads,
+    pack_function,
+    result_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Executor(Protocol):
+    """Runs the tasks of one job.
+
+    A job is a function of one task that may run repeatedly: if a process dies, its task starts
+    again. Job, tasks and answers are small; data go through files. A job may close over functions
+    of a notebook: executors pickle it with cloudpickle.
+    """
+
+    name: str
+    """Name for messages: `in process`, `2 processes`, `ray`."""
+    shards: bool
+    """Whether tasks may run on several machines that share a filesystem; then each task must write
+    files of its own."""
+
+    def run(
+        self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
+    ) -> Iterator[tuple[int, R]]:
+        """Yield `(number of the task in tasks, answer)` as tasks finish, in any order.
+
+        Closing the iterator, or an error from it, stops all running tasks and waits for their end.
+
+        Args:
+            job: Called on each task.
+            tasks: All tasks.
+            progress: Gets a note when a process died and its task runs again.
+
+        Raises:
+            OfflineDataError: Raised by `job`.
+            WorkerDiedError: A process died twice with the same task.
+        """
+
+
+def at_least(least: int, value: int, name: str) -> int:
+    """Return a number; raises `UsageError` if it is too small."""
+    if value < least:
+        raise UsageError(f"{name} is {value}; expected at least {least}")
+    return value
+
+
+@contextmanager
+def run_tasks(
+    executor: Executor,
+    function: Callable[[T], R],
+    tasks: Sequence[T],
+    progress: Progress,
+    shown: tuple[str, str],
+    sizes: Sequence[int] | None = None,
+) -> Iterator[Iterator[tuple[T, R]]]:
+    """Run tasks; yields an iterator of each finished task and its answer.
+
+    Leaving the block ends the tasks that still run. Progress is `shown` with a label and a unit,
+    in the `sizes` of the tasks; None: 1 each.
+    """
+    answers = cast("Generator[Any, None, None]", executor.run(function, tasks, progress))
+    label, unit = shown
+    sizes = [1] * len(tasks) if sizes is None else sizes
+    with progress.task(label, sum(sizes), unit) as bar, closing(answers):
+
+        def finished() -> Iterator[tuple[T, R]]:
+            for number, answer in answers:
+                bar.advance(sizes[number])
+                yield tasks[number], answer
+
+        yield finished()
+
+
+@contextmanager
+def says_what_is_kept(keep: Callable[[], tuple[str, bool]], progress: Progress) -> Iterator[None]:
+    """After a failure, say what is kept: in the error of an interrupt, else in a note.
+
+    `keep` is called then; it returns the words, and whether they are worth a note.
+    """
+    try:
+        yield
+    except BaseException as error:
+        kept, is_news = keep()
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {kept}") from None
+        if is_news:
+            progress.note(kept)
+        raise
 
 
 def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
@@ -206,3 +304,71 @@ def _torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class GivenPool:
+    """Runs tasks in a pool of the caller, which stays open; see `Executor`.
+
+    Calls that are running when the iterator is closed cannot be stopped: it waits for them. In a
+    pool of threads one task runs at a time.
+
+    Args:
+        pool: A `concurrent.futures.Executor`.
+
+    Raises:
+        UsageError: `pool` is something else; a `multiprocessing.Pool` would wait for ever for a
+            task whose process died.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> from offline_data.base.progress import SILENT
+        >>> with ThreadPoolExecutor(1) as pool:
+        ...     list(GivenPool(pool).run(lambda x: 2 * x, [3], SILENT))
+        [(0, 6)]
+    """
+
+    name = "given pool"
+    shards = False
+
+    def __init__(self, pool: futures.Executor) -> None:
+        if not isinstance(pool, futures.Executor):
+            raise UsageError(
+                f"pool is {pool!r}; expected a concurrent.futures.Executor",
+                hint="a ProcessPoolExecutor does what a multiprocessing.Pool does, and says when "
+                "a process died",
+            )
+        self._pool = pool
+
+    def run(
+        self,
+        job: Callable[[T], R],
+        tasks: Sequence[T],
+        progress: Progress,  # noqa: ARG002 - what a pool does about a death is its own
+    ) -> Iterator[tuple[int, R]]:
+        """Yield the number and the answer of each task as it finishes; see `Executor.run`.
+
+        Also raises `UsageError` if the pool is closed or `job` only works in this process.
+        """
+        function = pack_function(job)
+        numbers: dict[futures.Future[bytes], int] = {}
+        try:
+            for number, task in enumerate(tasks):
+                try:
+                    future = self._pool.submit(answer_in_pool, function, dumps(task))
+                except futures.BrokenExecutor:
+                    raise
+                except RuntimeError as error:
+                    raise UsageError(f"The pool does not accept tasks: {error}") from error
+                numbers[future] = number
+            for future in futures.as_completed(numbers):
+                yield numbers[future], result_of(loads(future.result()))
+        except futures.BrokenExecutor as error:
+            raise WorkerDiedError(
+                f"The pool is broken: {error}",
+                hint="if memory was short, make a smaller pool; finished tasks are kept, and "
+                "workers of this package's own are replaced when they die",
+            ) from error
+        except futures.CancelledError as error:
+            raise UsageError("The pool was closed before it had done all tasks") from error
+        finally:
+            futures.wait([future for future in numbers if not future.cancel()])

@@ -24,7 +24,7 @@ from offline_data.base.errors import (
     WorkerDiedError,
 )
 from offline_data.base.progress import Progress
-from offline_data.pipeline.jobs.executors.base import R, T, at_least
+from offline_data.pipeline.jobs.executors import R, T, at_least
 from offline_data.pipeline.jobs.processes.protocol import (
     answer_in_pool,
     dumps,
