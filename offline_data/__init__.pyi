@@ -29,32 +29,21 @@ from .buffers.bridges.agile import to_tensordict as to_tensordict
 from .buffers.bridges.agile import to_torch_tensor as to_torch_tensor
 from .buffers.bridges.loader import as_dict as as_dict
 from .buffers.bridges.schema import from_schema as from_schema
-from .buffers.bridges.ted_flat import Flat2TED as Flat2TED
-from .buffers.bridges.ted_flat import TED2Flat as TED2Flat
 from .buffers.bridges.torchrl import Trajectory as Trajectory
 from .buffers.bridges.torchrl import TrajectoryPredicate as TrajectoryPredicate
 from .buffers.bridges.torchrl import filter_trajectories as filter_trajectories
 from .buffers.bridges.torchrl import find_start_stop_traj as find_start_stop_traj
 from .buffers.bridges.torchrl import iter_trajectories as iter_trajectories
 from .buffers.bridges.torchrl import traj as traj
-from .buffers.buffer import ReplayBuffer as ReplayBuffer
 from .buffers.dataset import BaseDatasetExperienceReplay as BaseDatasetExperienceReplay
 from .buffers.load import load_dataset as load_dataset
 from .buffers.load import open_dataset as open_dataset
 from .buffers.load import register_dataset as register_dataset
 from .buffers.load import torchrl_dataset as torchrl_dataset
 from .buffers.mixtures.dataset_mixture import DatasetMixture as DatasetMixture
-from .buffers.mixtures.offline_to_online import (
-    OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
-)
-from .buffers.mixtures.offline_to_online import prefill_replay_buffer as prefill_replay_buffer
 from .buffers.streaming import StreamingDataset as StreamingDataset
-from .buffers.tensordict_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
 from .buffers.views.episode import Episode as Episode
 from .buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
-from .buffers.writers import RoundRobinWriter as RoundRobinWriter
-from .buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
-from .buffers.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from .buffers.writers import Writer as Writer
 from .formats.options import TextOptions as TextOptions
 from .pipeline.preprocess.steps.base import Step as Step
@@ -75,12 +64,6 @@ from .rows.samplers import Sampler as Sampler
 from .rows.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
 from .rows.samplers import SliceSampler as SliceSampler
 from .rows.samplers import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
-from .rows.storage import LazyMemmapStorage as LazyMemmapStorage
-from .rows.storage import LazyStackStorage as LazyStackStorage
-from .rows.storage import LazyTensorStorage as LazyTensorStorage
-from .rows.storage import ListStorage as ListStorage
-from .rows.storage import TensorStorage as TensorStorage
-from .rows.trajectories import split_trajs as split_trajs
 from .text.data import PairwiseDataset as PairwiseDataset
 from .text.data import PromptData as PromptData
 from .text.data import RewardData as RewardData
@@ -91,6 +74,7 @@ from .text.tokenize import PromptTensorDictTokenizer as PromptTensorDictTokenize
 from .text.tokenize import TensorDictTokenizer as TensorDictTokenizer
 from .text.tokenize import TokenizedDatasetLoader as TokenizedDatasetLoader
 from .text.topk import TopKRewardSelector as TopKRewardSelector
+from .torchrl.buffer import ReplayBuffer as ReplayBuffer
 from .torchrl.ensembles.buffer import ReplayBufferEnsemble as ReplayBufferEnsemble
 from .torchrl.ensembles.parts import SamplerEnsemble as SamplerEnsemble
 from .torchrl.ensembles.parts import StorageEnsemble as StorageEnsemble
@@ -104,9 +88,25 @@ from .torchrl.experience_replay import OpenMLExperienceReplay as OpenMLExperienc
 from .torchrl.experience_replay import OpenXExperienceReplay as OpenXExperienceReplay
 from .torchrl.experience_replay import RobosetExperienceReplay as RobosetExperienceReplay
 from .torchrl.experience_replay import VD4RLExperienceReplay as VD4RLExperienceReplay
-from .torchrl.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-from .torchrl.prioritized import (
+from .torchrl.offline_to_online import (
+    OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
+)
+from .torchrl.offline_to_online import prefill_replay_buffer as prefill_replay_buffer
+from .torchrl.split_trajs import split_trajs as split_trajs
+from .torchrl.storages import LazyMemmapStorage as LazyMemmapStorage
+from .torchrl.storages import LazyStackStorage as LazyStackStorage
+from .torchrl.storages import LazyTensorStorage as LazyTensorStorage
+from .torchrl.storages import ListStorage as ListStorage
+from .torchrl.storages import TensorStorage as TensorStorage
+from .torchrl.ted_flat import Flat2TED as Flat2TED
+from .torchrl.ted_flat import TED2Flat as TED2Flat
+from .torchrl.tensordict_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+from .torchrl.tensordict_buffer import (
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
 )
+from .torchrl.tensordict_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+from .torchrl.writers import RoundRobinWriter as RoundRobinWriter
+from .torchrl.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
+from .torchrl.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 
 __all__: list[str]  # noqa: PYI035 - it has the names above

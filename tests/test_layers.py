@@ -28,7 +28,7 @@ PACKAGES = {
     "analysis": "Facts about a dataset: statistics, checks, quality of episodes, alignment, replays.",
     "pipeline": "Everything that makes a dataset, or files of one: conversion, recipes, recording, export.",
     "buffers": "Datasets to sample from: buffers, views, mixtures, loaders and streams.",
-    "torchrl": "Buffers with names and arguments of TorchRL's that the other buffers do not have.",
+    "torchrl": "Buffers that are written to, their storages and writers, and other names of TorchRL's.",
     "text": "Text for language models: sources, tokenizers, documents, preference pairs, prompts, rules.",
     "reports": "Figures, pages, films and cards of datasets.",
     "project": "Datasets of a project: `datasets.toml`, `datasets.lock`, `sync` and `push`.",

@@ -79,10 +79,7 @@ _CLASSES = {
     "rows.samplers.slices": "EpisodePieces SliceStarts",
     "rows.samplers.sum_tree": "SumTree",
     "rows.selection": "Pieces RowList SubsetStorage",
-    "rows.storage.base": "InTime SelectedLeaves",
-    "rows.storage.dataset": "DatasetStorage",
-    "rows.storage.rows": "Frame",
-    "rows.storage.trajectory_index": "TrajectoryIndex",
+    "rows.storage": "DatasetStorage",
     "rows.trajectories": "TrajectoryStorage",
     "rows.transforms": "Chain Link",
     "store.encoded": "EncodedColumn",
@@ -97,6 +94,9 @@ _CLASSES = {
     "text.tokenize": "_PrivateTensor",
     "torchrl.adapt": "_PixelsToTensor _Renamed",
     "torchrl.experience_replay": "_NamesOfSource",
+    "torchrl.storages.views": "InTime SelectedLeaves",
+    "torchrl.storages.leaves": "Frame",
+    "torchrl.storages.trajectory_index": "TrajectoryIndex",
 }
 """Classes without a public name of which there are objects in pickles, by module."""
 _MODULES = {name: module for module, names in _CLASSES.items() for name in names.split()}

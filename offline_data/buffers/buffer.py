@@ -1,111 +1,62 @@
-"""`ReplayBuffer`: storage, sampler, writer and transforms, with TorchRL's signatures."""
+"""`Buffer`: batches of the rows of a storage, drawn, gathered, prefetched and transformed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from pprint import pformat
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, overload
 
 import torch
-from tensordict import TensorDictBase, is_tensorclass
+from tensordict import TensorDictBase
 from torch import Tensor
+from typing_extensions import TypeVar
 
-from offline_data.base.errors import UsageError
+from offline_data.base.errors import BufferUsageError, UsageError
 from offline_data.base.plurals import plural
-from offline_data.buffers.arguments import (
-    as_sampler,
-    as_storage,
-    as_writer,
-    either,
-)
-from offline_data.buffers.batches import Batch, BatchSource
-from offline_data.buffers.prefetch import DRAWS, Draw, draw_of
-from offline_data.buffers.torchrl_dumps import read_torchrl_dump
-from offline_data.buffers.writers import (
-    ImmutableDatasetWriter,
-    RoundRobinWriter,
-    Writer,
-    immutable,
-)
+from offline_data.buffers.arguments import as_derived, as_immutable_writer, as_sampler
+from offline_data.buffers.bridges.parts import bridge
+from offline_data.buffers.prefetch import DRAWS, Draw, Prefetcher, draw_of
+from offline_data.buffers.writers import ImmutableDatasetWriter, Writer, immutable, refused
 from offline_data.raw.tensordict_memmap import is_torchrl_dump
 from offline_data.rows import fields
 from offline_data.rows.derived.base import Derived
-from offline_data.rows.indexing import Index
-from offline_data.rows.keys import KeyLike, path_of
+from offline_data.rows.derived.normalize import Normalizer
+from offline_data.rows.devices import pinnable
+from offline_data.rows.indexing import Index, gather_cells, positive, rows_of
+from offline_data.rows.keys import NestedKey
 from offline_data.rows.samplers import Sampler
-from offline_data.rows.state import PART, load_tree, save_tree
-from offline_data.rows.storage import GrowingStorage, Storage, TensorStorage
-from offline_data.rows.storage.rows import across
-from offline_data.rows.transforms import Transform
-from offline_data.rows.unsupported import refuse
+from offline_data.rows.selection import SubsetStorage
+from offline_data.rows.state import PART, Saves
+from offline_data.rows.storage import DatasetStorage, Storage
+from offline_data.rows.trajectories import TrajectoryStorage
+from offline_data.rows.transforms import LABELS, Chain, Transform, apply_transforms
 
-__all__ = ["ReplayBuffer", "Transform"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-_TORCHRL = (
-    "sample_unit checkpointer consume_after_n_samples shared compilable delayed_init "
-    "service_backend service_backend_options transport transport_options"
-)
+
+Batch = TypeVar("Batch", default=Any)
+"""Type of the batches of a buffer."""
+
+INDEX = "index"
+
+LOOKAHEAD_MISSES = 2
+"""Wrong predictions of the next batch in a row after which prefetching of rows stops."""
 
 
 _LARGEST_BATCH = 1 << 24
 """In a state: a damaged number must not allocate all memory at the next batch."""
 
 
-class ReplayBuffer(BatchSource[Batch]):
-    """Samples batches of rows from an immutable dataset or from a growing storage.
+class Buffer(Saves, Generic[Batch]):
+    """Samples batches of the rows of an immutable storage.
 
     A batch is gathered, then derived leaves and the sampler's leaves are added, then `collate_fn`
-    and the transforms are applied. `index` and `priority_weight` are restored afterwards, unless a
-    transform changes the batch size or the order of rows. As in TorchRL, batches of a growing
-    storage have `index` if the buffer is a `TensorDictReplayBuffer` or its writer a TensorDict
-    writer; `sample(return_info=True)` always returns it.
-
-    Not supported, unlike in TorchRL: generations, consumption of rows, sample units, staleness
-    sampling, buffers over RPC or Ray, `compilable`, and `HERReplayBuffer` (use `derived.relabel`).
-    TorchRL's schedulers take `buffer.sampler`; what asks for TorchRL's own buffer class takes the
-    result of a dataset's `to_torchrl()`.
-
-    A growing buffer is thread-safe. A write waits for batches in progress and rebuilds the
-    prefetched batches it affects, so every batch has the current values of its rows. Prefetched
-    slices that contain overwritten rows are drawn again.
-
-    Args:
-        storage: Storage of the rows, or a function that returns one; None: a `ListStorage` of 1000
-            rows.
-        sampler: Sampler of rows, or a function that returns one; None: a `RandomSampler`.
-        writer: Writer of new rows, or a function that returns one; None: a `RoundRobinWriter`, or
-            for a dataset an `ImmutableDatasetWriter`, the only one it accepts.
-        collate_fn: Called with every batch, before `transform`; with a list of rows if the storage
-            is a `ListStorage`.
-        batch_size: Default number of rows in a batch; required for iteration.
-        prefetch: Number of batches to prepare ahead, and of threads that do so. It does not change
-            which rows are drawn or their order, except that newly written rows first appear up to
-            `prefetch` batches later.
-        transform: Called with every batch; see `append_transform`.
-        transform_factory: Function that returns the transform; instead of `transform`.
-        pin_memory: Whether to move batches to page-locked memory, after all transforms.
-        generator: Random generator for the sampler, replacing its own.
-        derived: Function, or functions in order of application, that add leaves computed from other
-            rows of the storage.
-        dim_extend: Time dimension of written data; None: the last of the storage's `ndim`
-            dimensions, so rows of several environments are `[E, T]`, as `buffer[:]` returns them.
-        **torchrl: TorchRL's other arguments; only their default values are accepted.
-
-    Raises:
-        UsageError: Invalid or unsupported argument.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> from offline_data.rows.storage import LazyTensorStorage
-        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=2)
-        >>> buffer.extend(TensorDict({"action": torch.tensor([7.0, 8.0, 9.0])}, [3]))
-        tensor([0, 1, 2])
-        >>> buffer[-1]["action"], buffer.sample()["action"].shape
-        (tensor(9.), torch.Size([2]))
+    and the transforms are applied. For the arguments see `ReplayBuffer`, which also writes rows.
     """
 
     STATE: ClassVar = {
@@ -117,11 +68,18 @@ class ReplayBuffer(BatchSource[Batch]):
         "ended": fields.FLAG.at("_ended"),
         "draws": DRAWS,
     }
-    _default_writer: Callable[[], Writer] = RoundRobinWriter
+    dim_extend = 0
+    """Time dimension of written data."""
+
+    _first: tuple[Transform, ...] = ()
+    """Applied to batches before the transforms; set by subclasses and `collate_fn`."""
+    _grows = False
+    _lock: AbstractContextManager[Any] = nullcontext()
+    """Held while rows are drawn or written; only buffers that are written to have a real one."""
 
     def __init__(
         self,
-        storage: Storage | Callable[[], Storage] | None = None,
+        storage: Storage,
         *,
         sampler: Sampler | Callable[[], Sampler] | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
@@ -129,34 +87,46 @@ class ReplayBuffer(BatchSource[Batch]):
         batch_size: int | None = None,
         prefetch: int | None = None,
         transform: Transform | None = None,
-        transform_factory: Callable[[], Transform] | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
         derived: Derived | Iterable[Derived] = (),
-        dim_extend: int | None = None,
-        **torchrl: Any,
     ) -> None:
-        refuse(type(self).__name__, torchrl, _TORCHRL)
-        rows = as_storage(storage)
-        ndim = getattr(rows, "ndim", 1)
-        self._dim_extend = ndim - 1 if dim_extend is None else dim_extend
-        if not 0 <= self._dim_extend < ndim:
-            raise UsageError(
-                f"dim_extend is {dim_extend}; expected 0 to {ndim - 1}, as the storage has ndim={ndim}"
-            )
-        super().__init__(
-            rows,
-            sampler=as_sampler(sampler),
-            collate_fn=collate_fn,
-            batch_size=batch_size,
-            prefetch=prefetch,
-            transform=either(transform, transform_factory, "transform"),
-            pin_memory=pin_memory,
-            generator=generator,
-            derived=derived,
-        )
-        self._writer = as_writer(writer, rows, self._default_writer)
-        self._indexed = self._has_index()
+        self._storage = storage
+        self._sampler = as_sampler(sampler)
+        if generator is not None:
+            self._sampler.set_rng(generator)
+        self._derived = as_derived(derived)
+        for derive in self._derived:
+            if isinstance(derive, Normalizer) and not self._grows:
+                derive.bind(storage)
+        self._collates = collate_fn is not None
+        self._first += () if collate_fn is None else (collate_fn,)
+        self._chain = Chain()
+        self._pin = pinnable(pin_memory)
+        self._batch_size = None if batch_size is None else positive(batch_size, "batch_size")
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else None
+        self._ahead = Prefetcher(self._prefetch or 0)
+        self._ended = False
+        self._prefetched: Tensor | None = None
+        self._misses = 0
+        if self._prefetch and self._batch_size is None:
+            raise UsageError("prefetch needs a batch_size")
+        if transform is not None:
+            self.append_transform(transform)
+        self._writer = self._writer_of(writer)
+
+    def _writer_of(self, writer: Any) -> Writer:
+        return as_immutable_writer(writer)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the rows."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler, which chooses the rows of a batch."""
+        return self._sampler
 
     @property
     def writer(self) -> Writer:
@@ -175,109 +145,229 @@ class ReplayBuffer(BatchSource[Batch]):
         )
 
     @property
-    def dim_extend(self) -> int:
-        """Time dimension of written data."""
-        return self._dim_extend
+    def batch_size(self) -> int | None:
+        """Default number of rows in a batch."""
+        return self._batch_size
 
-    def add(self, data: Any) -> Any:
-        """Write one row, for example a TensorDict `[]` or a tensor; see `extend`.
+    def __len__(self) -> int:
+        """Return the number of rows in the storage, including rows that samplers leave out."""
+        return len(self._storage)
 
-        Returns:
-            Its row number; None if the writer drops the row; an empty tensor if a transform
-            returned None.
-        """
-        data = self._inward(data, "add")
-        if data is None:
-            return torch.zeros(0, dtype=torch.int64)
-        with self._changing() as changed:
-            row: Any = self._writer.add(data)
-            if row is not None and self._growing.ndim > 1:
-                row = self._growing.rows_of_steps(torch.tensor([row]))[0]
-                changed.append(row.reshape(-1))
-                self._sampler.extend(row.reshape(-1))
-            elif row is not None:
-                changed.append(torch.tensor([row]))
-                self._sampler.add(row)
-        return row
+    @overload
+    def sample(
+        self, batch_size: int | None = None, return_info: Literal[False] = False
+    ) -> Batch: ...
 
-    def extend(self, data: Any) -> Tensor:
-        """Write rows in order.
+    @overload
+    def sample(
+        self, batch_size: int | None = None, *, return_info: Literal[True]
+    ) -> tuple[Batch, Any]: ...
+
+    @overload
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+    ) -> Any: ...
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,  # noqa: ARG002
+    ) -> Any:
+        """Return a random batch, in newly allocated memory.
 
         Args:
-            data: `[B]` rows: a TensorDict, a tensor, a dict or tuple of tensors, or a list of rows;
-                copied. The `inv` methods of the transforms are applied first, last to first.
+            batch_size: Number of rows, `B`; None: the buffer's `batch_size`.
+            return_info: Whether to return `(batch, info)`, with the rows in `info["index"]`.
+            include_info: Ignored, for compatibility with TorchRL: TensorDict batches always include
+                the info.
 
         Returns:
-            Row numbers, int64 `[B]` (`[E, T]` if the storage has several dimensions); -1 for rows
-            that the writer drops. Empty if a transform returned None.
+            A TensorDict `[B]` (fewer rows at the end of an epoch), or what the transforms return.
 
         Raises:
-            UsageError: The data do not match the rows in the storage.
-            ImmutableError: The buffer is a dataset.
+            UsageError: No batch size, or one that differs from that of prefetched batches.
+            BufferUsageError: Nothing to sample; also a `RuntimeError`.
         """
-        data = self._inward(data, "extend")
-        if data is None:
-            return torch.zeros(0, dtype=torch.int64)
-        if self._dim_extend:
-            data = across(data, self._dim_extend)
-        with self._changing() as changed:
-            rows = self._writer.extend(data)
-            if self._growing.ndim > 1:
-                rows = self._growing.rows_of_steps(rows)
-            kept = rows[rows >= 0]
-            if len(kept):
-                size = min(len(kept), self._growing.max_size)
-                kept = kept[-size:]  # earlier ones were overwritten by this call
-                changed.append(kept)
-                self._sampler.extend(kept)
-        return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
+        draw, batch = self._take(self._size(batch_size))
+        if not return_info:
+            return batch
+        return batch, self._info(draw, batch)
 
-    def __setitem__(self, index: Index, value: Any) -> None:
-        """Overwrite existing rows; the `inv` methods of the transforms are applied first.
+    def _info(self, draw: Draw, batch: Any) -> Any:
+        return {**self._sampler.info(batch, draw.info), "index": draw.rows}
+
+    def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Batch:
+        """Return the batch of `rows`, int64 `[B]`, drawn elsewhere, with the sampler's `leaves`."""
+        batch: Batch = self._finish(Draw(rows, leaves, last=False), self._gather(rows))
+        return batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches until the epoch ends, which with a `RandomSampler` it never does."""
+        size = self._size_of_iteration()
+        last = False
+        while not last:
+            draw, batch = self._take(size)
+            last = draw.last
+            yield batch
+
+    def __next__(self) -> Batch:
+        """Return the next batch; raises `StopIteration` once after the last one of an epoch."""
+        if self._ended:
+            self._ended = False
+            raise StopIteration
+        batch: Batch
+        draw, batch = self._take(self._size_of_iteration())
+        self._ended = draw.last
+        return batch
+
+    def next(self) -> Batch | None:
+        """Return the next batch, or None once after the last one of an epoch, as TorchRL does."""
+        return next(self, None)
+
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: Index) -> Batch: ...
+
+    def __getitem__(self, index: Index) -> Any:
+        """Return rows, transformed like batches, in the shape of the index (`[]` for an int).
+
+        A leaf name, or a tuple of names, returns that leaf of all rows.
 
         Raises:
-            IndexError, UsageError: No such row, or values that do not match.
-            ImmutableError: The buffer is a dataset.
+            IndexError, UsageError: See `rows_of`.
+            KeyError: No such leaf.
         """
-        value = self._inward(value, "assigning rows")
-        if value is not None:
-            with self._changing() as changed:
-                storage = self._growing
-                rows = self._cells(index)
-                storage[index if storage.ndim == 1 else _places(rows, storage)] = value
-                changed.append(rows.reshape(-1))
+        names = index if isinstance(index, tuple) else (index,)
+        if names and all(isinstance(name, str) for name in names):
+            return self._leaf(names)
+        return self.at_rows(self._cells(index))
+
+    def at_rows(self, rows: Tensor) -> Any:
+        """Return the rows with these numbers, int64 of any shape, transformed; see `buffer[…]`."""
+        return self._transform_batch(gather_cells(self._gather, rows), {INDEX: rows})
+
+    def _leaf(self, key: tuple[str, ...]) -> Any:
+        """Return a leaf, or all leaves under a name, of all rows."""
+        batch: Any = self[:]
+        return batch[key]
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """Return the first `end` rows, or all, like `buffer[:end]`."""
         return self[:end]
 
-    def write_all(self, data: Any, end: int | None = None) -> None:
-        """Overwrite the first `end` rows, None: as many as there are; like `buffer[:end] = data`."""
-        self[: len(data) if end is None else end] = data
+    add: Any = refused("add")
+    extend: Any = refused("extend")
+    __setitem__: Any = refused("assigning rows")
+    write_all: Any = __setitem__
+    empty: Any = refused("empty")
+    set_: Any = refused("writing")
+    set_at_: Any = set_
+    update_: Any = set_
+    register_save_hook: Any = set_
+    register_load_hook: Any = set_
 
-    def set_at_(self, key: KeyLike, value: Any, index: Index) -> None:
-        """Overwrite one leaf of existing rows; raises like `buffer[index] = value`."""
-        self._set_leaves(index, {path_of(key): value})
+    def query(
+        self,
+        predicate: Callable[[Any], bool] | None = None,
+        *,
+        trajectory_key: NestedKey | None = None,
+    ) -> list[Any]:
+        """Return the trajectories that a predicate selects, as `torchrl.data.Trajectory`s.
 
-    def set_(self, key: KeyLike, value: Any) -> None:
-        """Overwrite one leaf of all rows; raises like `buffer[index] = value`."""
-        self._set_leaves(slice(None), {path_of(key): value})
+        They are copies, transformed like `buffer[rows]`, oldest first; those of a ring buffer are
+        whole over its end, and those of each parallel environment come together.
 
-    def update_(self, data: TensorDictBase) -> None:
-        """Overwrite the leaves in `data` for all rows; raises like `buffer[index] = value`."""
-        self._set_leaves(slice(None), dict(data.items(include_nested=True, leaves_only=True)))
+        Args:
+            predicate: Expression of `offline_data.traj`, such as `traj.reward.sum() > 100`, or a
+                function that takes a trajectory; None: all.
+            trajectory_key: Leaf of trajectory numbers; None: the trajectories of slices.
 
-    def _set_leaves(self, index: Index, leaves: dict[Any, Any]) -> None:
-        storage = self._growing
-        if not isinstance(storage, TensorStorage):
+        Raises:
+            UsageError: No such leaf; or other leaves than the stored episodes of a dataset.
+            TypeError: Rows that are not TensorDicts.
+            MissingDependencyError: torchrl is not installed.
+        """
+        found: list[Any] = bridge("query").query(self, predicate, trajectory_key)
+        return found
+
+    def can_sample(self, batch_size: int | None = None) -> bool:
+        """Return True if a batch can be drawn now; raises `BufferUsageError` without a size."""
+        with self._lock:
+            return self._sampler.can_sample(self._storage, self._size(batch_size))
+
+    def set_rng(self, generator: torch.Generator) -> None:
+        """Make the sampler use `generator`; prefetched batches are dropped."""
+        with self._lock:
+            self._drop_drawn()
+            self._sampler.set_rng(generator)
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """Return `rows` as one batch, for torch's `DataLoader`; see `loader.fetch`."""
+        from offline_data.buffers.bridges.loader import fetch
+
+        return fetch(self, rows)
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
+        """Append a transform; returns the buffer.
+
+        Args:
+            transform: Called with every batch; returns the batch for the next transform. The `inv`
+                of a TorchRL `Transform` is called with data before it is written.
+            invert: Whether to swap the two.
+
+        Raises:
+            UsageError: Not callable, or `invert=True` on a dataset, where it has no effect.
+        """
+        return self.insert_transform(len(self._chain.links), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
+        """Insert a transform before position `index`; see `append_transform`.
+
+        Raises `UsageError` for an index outside `[-n, n]`, with `n` transforms.
+        """
+        chain = self._chain.insert(index, transform, invert=invert)
+        if len(chain.outward) == len(self._chain.outward) and not self._grows:
+            raise UsageError("invert=True transforms written data, and a dataset is immutable")
+        self._chain = chain
+        return self
+
+    @property
+    def transform(self) -> tuple[Transform, ...]:
+        """The transforms, in the order in which they are called with a batch."""
+        return tuple(link.transform for link in self._chain.links)
+
+    def set_storage(self, storage: Any, collate_fn: Any = None) -> Any:
+        """Replace the storage by another that is immutable; returns the previous storage.
+
+        `collate_fn` replaces the previous one; None: keep it. Raises `UsageError` for other storages.
+        """
+        if not isinstance(storage, DatasetStorage | SubsetStorage | TrajectoryStorage):
             raise UsageError(
-                f"A {type(storage).__name__} has no leaves",
-                hint="buffer[rows] = … replaces whole rows",
+                f"The storage of a {type(self).__name__} cannot be replaced by {storage!r}",
+                hint="offline_data.ReplayBuffer takes storages that grow",
             )
-        with self._changing() as changed:
-            rows = self._cells(index)
-            storage.set_leaves(_places(rows, storage), leaves)
-            changed.append(rows.reshape(-1))
+        return self._use_storage(storage, collate_fn)
+
+    def _use_storage(self, storage: Storage, collate_fn: Any) -> Storage:
+        before, self._storage = self._storage, storage
+        self._drop_drawn()
+        if collate_fn is not None:
+            self._first = (*self._first[: len(self._first) - self._collates], collate_fn)
+            self._collates = True
+        return before
+
+    def set_writer(self, writer: Writer) -> Writer:
+        """Replace the writer; returns the previous one. Raises `ImmutableError`."""
+        if not isinstance(writer, ImmutableDatasetWriter):
+            raise immutable("writing")
+        before, self._writer = self._writer, writer
+        return before
 
     def stats(self) -> dict[str, Any]:
         """Return `size`, `capacity`, `utilization`, `write_count`, `prefetch_queue_size`, …."""
@@ -290,17 +380,6 @@ class ReplayBuffer(BatchSource[Batch]):
             "prefetch_queue_size": len(self._ahead),
             "initialized": True,
         }
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        """Remove all rows and prefetched batches; writing restarts at row 0.
-
-        `empty_write_count`: whether to reset `write_count`. Raises `ImmutableError`.
-        """
-        with self._lock:
-            self._writer.empty(empty_write_count)
-            self._drop_drawn()
-            self._growing.empty()
-            self._sampler.empty()
 
     def update_priority(self, index: Tensor | int, priority: Tensor | float) -> None:
         """Set priorities in the sampler; they apply to batches drawn afterwards.
@@ -323,32 +402,10 @@ class ReplayBuffer(BatchSource[Batch]):
         with self._lock:
             self._sampler.mark_update(index, storage=self._storage)
 
-    def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
-        """Replace the storage for reading and writing; returns the previous storage.
-
-        Args:
-            storage: Storage of any kind. If only one of the two storages grows, the writer is
-                replaced by the default one.
-            collate_fn: Replaces the previous one; None: keep it.
-        """
-        after = as_storage(storage)
-        writer = None if isinstance(after, GrowingStorage) != self._grows else self._writer
-        before, self._storage = self._storage, after
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Replace the sampler and drop prefetched batches; returns the previous sampler."""
+        before, self._sampler = self._sampler, as_sampler(sampler)
         self._drop_drawn()
-        self._writer = as_writer(writer, after, self._default_writer)
-        self._lock, self._indexed = self._new_lock(), self._has_index()
-        self._dim_extend = getattr(after, "ndim", 1) - 1
-        if collate_fn is not None:
-            self._first = (*self._first[: len(self._first) - self._collates], collate_fn)
-            self._collates = True
-        return before
-
-    def set_writer(self, writer: Writer) -> Writer:
-        """Replace the writer; returns the previous one. Raises `ImmutableError`."""
-        if not isinstance(writer, ImmutableDatasetWriter):
-            self._growing  # noqa: B018 - raises for a dataset
-        before, self._writer = self._writer, as_writer(writer, self._storage, self._default_writer)
-        self._indexed = self._has_index()
         return before
 
     def state_dict(self) -> dict[str, Any]:
@@ -376,121 +433,129 @@ class ReplayBuffer(BatchSource[Batch]):
         size = size if self._prefetch else fields.or_none(size)
         yield "batch_size", size.holds(state["batch_size"]), size.expected
 
-    def _draw_of(self, draw: Any, state: Any) -> Draw:
+    def _draw_of(self, draw: Any, state: Any) -> Draw:  # noqa: ARG002
         """Return a draw in a state, whose rows the storage has after loading."""
-        return draw_of(draw, state["storage"]["count"] if self._grows else len(self._storage))
+        return draw_of(draw, len(self._storage))
 
     def _set_state(self, state: dict[str, Any]) -> None:
         with self._lock:
             self._restore(())
             super()._set_state(state)
 
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder atomically, as JSON and raw tensor bytes.
-
-        Args:
-            path: Folder that is absent, empty, or an earlier state, which is replaced.
-
-        Raises:
-            UsageError: The folder has other files, or the state needs pickle.
-            NoSpaceError, AccessError: Disk errors.
-        """
-        with self._lock:
-            state = self.state_dict()
-            if isinstance(self._storage, GrowingStorage):
-                state["storage"] = self._storage.state_to_save()
-            save_tree(state, Path(path))
-
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from a folder written by `dumps`, or by TorchRL's; executes nothing in it.
-
-        From TorchRL come rows of tensors, the cursor, priorities and the batch size. It must have saved
-        a sampler and a writer of the same kind, without transforms. An epoch without replacement begins
-        anew, with a warning.
-
-        Raises:
-            NotFoundError, IntegrityError: No state, or an unreadable one.
-            UsageError: See `load_state_dict`.
-        """
-        folder = Path(path).expanduser().absolute()
-        if is_torchrl_dump(folder):
-            self.load_state_dict(read_torchrl_dump(folder, self))
-            return
-        state = load_tree(folder)
-        if isinstance(self._storage, GrowingStorage):
-            fields.check(state, type(self).__name__, {"storage": fields.ANY})
-            state["storage"] = self._storage.state_of_saved(state["storage"])
-        self.load_state_dict(state)
-
-    def register_save_hook(self, hook: Callable[..., Any]) -> None:
-        """Register a hook on the storage; see `GrowingStorage.register_save_hook`."""
-        self._growing.register_save_hook(hook)
-
-    def register_load_hook(self, hook: Callable[..., Any]) -> None:
-        """Register a hook on the storage; see `GrowingStorage.register_load_hook`."""
-        self._growing.register_load_hook(hook)
-
-    def _has_index(self) -> bool:
-        return not self._grows or self._writer.indexes
-
-    def _inward(self, data: Any, action: str) -> Any:
-        """Return data to write after the transforms' `inv`; None: write nothing."""
-        if isinstance(self._writer, ImmutableDatasetWriter):
-            raise immutable(action)
-        row = data[0] if isinstance(data, list) and data else data
-        self._tensorclass = type(row) if is_tensorclass(row) else None
-        steps = self._chain.inward
-        if steps and isinstance(data, TensorDictBase):
-            data = data.copy()  # transforms modify it in place
-        for step in steps:
-            data = None if data is None else step(data)
-        return data
-
-    @contextmanager
-    def _changing(self) -> Iterator[list[Tensor]]:
-        """Lock for a write; afterwards rebuild prefetched batches with the rows put in the list."""
-        changed: list[Tensor] = []
-        with self._lock:
-            self._ahead.settle()
-            try:
-                yield changed
-            finally:
-                if changed and len(self._ahead):
-                    rows = torch.cat(changed)
-                    self._ahead.remake(
-                        lambda draw: bool(self._derived) or _has(draw, rows),
-                        self._make,
-                        lambda draw: self._again(draw, rows),
-                    )
-
-    def _again(self, draw: Draw, rows: Tensor) -> Draw | None:
-        """Return a draw after `rows` were overwritten; a slice that they interrupt is redrawn."""
-        if not (self._sampler.keeps_together and _has(draw, rows)):
-            return draw
-        try:
-            instead = self._draw(self._size(None))
-        except UsageError:  # it is raised again when a batch is requested
-            return None
-        return instead._replace(last=draw.last or instead.last)
+        """Resume from a folder written by `dumps`; raises like `load_state_dict`."""
+        if is_torchrl_dump(Path(path).expanduser().absolute()):
+            raise UsageError(
+                f"TorchRL's rows are tensors, and this buffer has a {type(self._storage).__name__}; "
+                "expected a LazyTensorStorage or a LazyMemmapStorage"
+            )
+        super().loads(path)
 
     def _kinds(self) -> dict[str, Any]:
         """Return the types, and for a dataset its identity, that a state must match."""
-        kinds: dict[str, Any] = {
-            "sampler": type(self._sampler).__name__,
-            "writer": type(self._writer).__name__,
-        }
-        return kinds if self._grows else {**kinds, **self._origin()}
+        kinds = {"sampler": type(self._sampler).__name__, "writer": type(self._writer).__name__}
+        return {**kinds, **self._origin()}
 
     def _origin(self) -> dict[str, Any]:
         """Return the identity of an immutable storage's rows."""
         return {"rows": len(self)}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        earlier = {"_rows_storage": "_storage"}  # in pickles of earlier versions
+        known = {earlier.get(name, name): value for name, value in state.items()}
+        known.pop("_lock", None)
+        self.__dict__.update(known)
 
-def _places(rows: Tensor, storage: GrowingStorage) -> Any:
-    """Return an index into the storage's own dimensions for row numbers of any shape."""
-    numbers = storage.numbers()
-    return rows if numbers.ndim == 1 else torch.unravel_index(rows, numbers.shape)
+    def _prepare(self) -> None:
+        """Compute what derived leaves need of the whole dataset, before workers start."""
+        for derive in self._derived:
+            if isinstance(derive, Normalizer):
+                derive.prepare()
 
+    def _size(self, batch_size: int | None) -> int:
+        if batch_size is None or batch_size == self._batch_size:
+            if self._batch_size is None:
+                raise BufferUsageError(
+                    "batch_size not specified; expected one of the buffer, or of this call",
+                    hint="give one to the buffer, or call sample(batch_size)",
+                )
+            return self._batch_size
+        if self._prefetch:
+            raise UsageError(
+                f"Batch size is {batch_size}, but batches of {self._batch_size} are prefetched"
+            )
+        return positive(batch_size, "batch_size")
 
-def _has(draw: Draw, rows: Tensor) -> bool:
-    return bool(torch.isin(draw.rows, rows).any())
+    def _size_of_iteration(self) -> int:
+        if self._batch_size is None:
+            raise BufferUsageError(
+                "Cannot iterate over the replay buffer. Batch_size was not specified",
+                hint="give batch_size to the buffer",
+            )
+        return self._batch_size
+
+    def _take(self, size: int) -> tuple[Draw, Any]:
+        with self._lock:
+            if size != self._batch_size:
+                draw, future = self._draw(size), None
+            else:
+                draw, future = self._ahead.take(partial(self._draw, size), self._make)
+            if future is None and getattr(self._storage, "needs_io", False):
+                self._look_ahead(draw, size)
+            gathered = self._gather(draw.rows) if future is None else None
+        return draw, self._finish(draw, gathered) if future is None else future.result()
+
+    def _draw(self, size: int) -> Draw:
+        rows, info = self._sampler.sample(self._storage, size)
+        return Draw(rows, info, self._sampler.ran_out)
+
+    def _look_ahead(self, draw: Draw, size: int) -> None:
+        """Prefetch the rows of the likely next batch from disk while this batch is made.
+
+        The prediction is wrong if the sampler's generator is used elsewhere between two batches.
+        """
+        if self._prefetched is not None:
+            self._misses = 0 if torch.equal(self._prefetched, draw.rows) else self._misses + 1
+        known = self._misses < LOOKAHEAD_MISSES
+        self._prefetched = self._sampler.lookahead(self._storage, size) if known else None
+        if self._prefetched is not None:
+            storage: Any = self._storage  # one that needs I/O
+            storage.prefetch_rows(self._prefetched)
+
+    def _make(self, draw: Draw) -> Any:
+        return self._finish(draw, self._gather(draw.rows))
+
+    def _gather(self, rows: Tensor) -> Any:
+        batch = self._storage.gather(rows)
+        return self._with_derived(self._derived, batch, rows) if self._derived else batch
+
+    def _with_derived(self, functions: Iterable[Derived], batch: Any, rows: Tensor) -> Any:
+        for derive in functions:
+            batch = derive(batch, rows, self._storage)
+        return batch
+
+    def _cells(self, index: Any) -> Tensor:
+        """Return the row numbers at an index, int64 in its shape."""
+        return rows_of(index, len(self))
+
+    def _finish(self, draw: Draw, batch: Any) -> Any:
+        if draw.info and isinstance(batch, TensorDictBase):
+            self._sampler.complete(batch, draw.info)
+        return self._transform_batch(batch, {INDEX: draw.rows, **draw.info})
+
+    def _transform_batch(
+        self,
+        batch: Any,
+        labels: dict[Any, Tensor] | None = None,
+        names: tuple[str, ...] = LABELS,
+    ) -> Any:
+        batch = apply_transforms((*self._first, *self._chain.outward), batch, labels, names)
+        return batch.pin_memory() if self._pin else batch
+
+    def _drop_drawn(self) -> None:
+        self._restore(())
+        self._ended = False
+
+    def _restore(self, draws: Iterable[Draw]) -> None:
+        """Replace the draws whose batches were not returned yet."""
+        self._ahead.restore(draws, self._make)

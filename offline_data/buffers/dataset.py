@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
@@ -20,9 +20,9 @@ from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.bridges.parts import bridge
-from offline_data.buffers.buffer import Transform
+from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.described import Described
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.buffers.priorities import PrioritiesOfLeaves
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.html import fields_html, leaves_html
@@ -47,6 +47,7 @@ from offline_data.rows.selection import (
 )
 from offline_data.rows.storage import DatasetStorage
 from offline_data.rows.trajectories import TrajectoryStorage
+from offline_data.rows.transforms import Transform
 from offline_data.store.arrays import Style
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import entry_at, remove
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     SamplerLike = Sampler | Callable[[], Sampler]
 
 
-class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves, Buffer[TensorDict]):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after
@@ -626,15 +627,15 @@ class DatasetView(BaseDatasetExperienceReplay):
         self._words = buffer._words
         self._first = buffer._first
         self.episodes = ViewEpisodes(storage)
-        TensorDictReplayBuffer.__init__(
+        Buffer.__init__(
             self,
             storage,
             sampler=sampler,
             batch_size=buffer.batch_size if batch_size is None else batch_size,
             prefetch=buffer._prefetch,
             derived=buffer._derived,
-            priority_key=buffer.priority_key,
         )
+        self.priority_key = buffer.priority_key
         self._chain = buffer._chain
 
     @property

@@ -14,7 +14,6 @@ from offline_data.base.config import resolve_settings
 from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, parse_id
 from offline_data.base.progress import Progress, progress_of
-from offline_data.buffers.buffer import Transform
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.writers import Writer
 from offline_data.formats.names import resolve_name
@@ -22,6 +21,7 @@ from offline_data.rows.derived.base import Derived
 from offline_data.rows.keys import KeyLike
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.saved import dataset_beside, read_view
+from offline_data.rows.transforms import Transform
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.library import at_hand, find, how_to_get, text_of
 

@@ -1,27 +1,40 @@
-"""Writers, which choose where new rows of a buffer are written."""
+"""The interface of writers, and the writer of datasets, which refuses every write."""
 
 from __future__ import annotations
 
-import heapq
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn
 
-import torch
-from tensordict import is_tensor_collection
 from torch import Tensor
 
-from offline_data.base.errors import BufferUsageError, ImmutableError, UsageError
-from offline_data.base.plurals import plural
-from offline_data.episode.fields import REWARD, join_key
+from offline_data.base.errors import ImmutableError, OfflineDataError, UsageError
 from offline_data.rows import fields
-from offline_data.rows.keys import KeyLike, as_key
-from offline_data.rows.samplers.reduce import check_reduction, reduce_values
 from offline_data.rows.state import Saves
-from offline_data.rows.storage.base import GrowingStorage
-from offline_data.rows.storage.rows import part_of, stack_rows
-from offline_data.rows.unsupported import refuse
+
+
+def immutable(action: str) -> ImmutableError:
+    """Return the error for an attempt to change a dataset."""
+    return ImmutableError(
+        f"A dataset is immutable: {action} would change it",
+        hint="change batches with transform=…, or copy rows to memory: buffer[:1000].clone()",
+    )
+
+
+def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
+    """Return a method that raises an error."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        """Raise an error: see the class."""
+        raise error(message, hint=hint)
+
+    return refuse
+
+
+def refused(action: str) -> Any:
+    """Return a method that raises `ImmutableError` for `action`."""
+    error = immutable(action)
+    return refusing(ImmutableError, error.message, str(error.shell_hint))
 
 
 class Writer(Saves):
@@ -37,9 +50,9 @@ class Writer(Saves):
 
     def __init__(self) -> None:
         self.write_count = 0
-        self._storage: GrowingStorage | None = None
+        self._storage: Any | None = None
 
-    def register_storage(self, storage: GrowingStorage) -> None:
+    def register_storage(self, storage: Any) -> None:
         """Set the storage to write to; raises `UsageError` for one of TorchRL's."""
         if not hasattr(storage, "batch_length"):
             raise UsageError(
@@ -70,11 +83,12 @@ class Writer(Saves):
         if storage is None:  # of any size
             return sys.maxsize, sys.maxsize
         if above is not None:
-            return storage.steps_in(above["storage"])
+            found: tuple[int, int] = storage.steps_in(above["storage"])
+            return found
         return len(storage) // storage.width, storage.steps
 
     @property
-    def storage(self) -> GrowingStorage:
+    def storage(self) -> Any:
         """The storage; raises `UsageError` if the writer belongs to no buffer."""
         if self._storage is None:
             raise UsageError(
@@ -87,206 +101,12 @@ class Writer(Saves):
         return f"{type(self).__name__}(write_count={self.write_count})"
 
 
-class RoundRobinWriter(Writer):
-    """Writes rows at `cursor`, which wraps around to row 0 after the last one.
-
-    A failed write does not move the cursor. If more rows are written than fit, the last ones are
-    kept. `**torchrl`: `compilable` and `track_generations`; only the defaults are accepted.
-    """
-
-    STATE: ClassVar = {**Writer.STATE, "cursor": fields.COUNT}
-
-    def __init__(self, **torchrl: Any) -> None:
-        refuse(type(self).__name__, torchrl, "compilable track_generations")
-        super().__init__()
-        self.cursor = 0
-
-    def add(self, data: Any) -> int:
-        """Write one row; returns its number."""
-        row = self.cursor
-        self.storage.set(row, data)
-        self._advance(1)
-        return row
-
-    def extend(self, data: Any) -> Tensor:
-        """Write steps; returns their numbers, int64 `[B]`, with repeats if `B` exceeds the capacity."""
-        count = self.storage.batch_length(data)
-        size = self.storage.steps
-        rows = (torch.arange(count) + self.cursor) % size
-        left = size - self.cursor
-        if count > size:
-            self.storage.set(rows[-size:], part_of(data, slice(count - size, None)))
-        elif count > left:
-            self.storage.set(slice(self.cursor, size), part_of(data, slice(left)))
-            self.storage.set(slice(0, count - left), part_of(data, slice(left, None)))
-        else:
-            self.storage.set(slice(self.cursor, self.cursor + count), data)
-        self._advance(count)
-        return rows
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        """Restart at row 0; see `Writer`."""
-        super().empty(empty_write_count)
-        self.cursor = 0
-
-    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:
-        known, size = self._steps(above)
-        last = fields.integer(high=min(known, size - 1))
-        yield "cursor", last.holds(state["cursor"]), last.expected
-
-    def _advance(self, count: int) -> None:
-        self.cursor = (self.cursor + count) % self.storage.steps
-        self.write_count += count * self.storage.width
-
-
-class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A `RoundRobinWriter`; rows and batches have `index` (TorchRL's also writes it to the data)."""
-
-    indexes = True
-
-
-class TensorDictMaxValueWriter(Writer):
-    """Keeps the `max_size` rows with the highest rank.
-
-    Until the storage is full, every row is kept. Then a row with a higher rank replaces the one with
-    the lowest rank (the first of several). For a slice sampler each row is a separate run, so
-    write whole trajectories (`[B, T]`) as rows. Writing takes `O(B)`, plus `O(log max_size)` per
-    row kept.
-
-    Args:
-        rank_key: Leaf to rank rows by; None: `("next", "reward")`.
-        reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"`; combines several values of the
-            leaf in a row.
-        **torchrl: `compilable`; only the default is accepted.
-    """
-
-    STATE: ClassVar = {
-        **Writer.STATE,
-        "ranks": fields.tensor(torch.float64, None).at(None),
-        "rows": fields.tensor(torch.int64, None).at(None),
-    }
-    indexes = True
-
-    def __init__(
-        self, rank_key: KeyLike | None = None, reduction: str = "sum", **torchrl: Any
-    ) -> None:
-        refuse(type(self).__name__, torchrl, "compilable")
-        super().__init__()
-        self.rank_key = REWARD if rank_key is None else as_key(rank_key)
-        self.reduction = check_reduction(reduction)
-        self._heap: list[tuple[float, int]] = []
-
-    def add(self, data: Any) -> int | None:
-        """Write one row if it is among the best; returns its number, or None."""
-        row = int(self.extend(data.unsqueeze(0) if hasattr(data, "unsqueeze") else [data])[0])
-        return None if row < 0 else row
-
-    def extend(self, data: Any) -> Tensor:
-        """Write the rows that are among the best; returns their numbers, int64 `[B]`, -1 for others.
-
-        Raises `UsageError` if the data lack the leaf, or ranks are NaN.
-        """
-        if isinstance(data, list):
-            data = stack_rows(data)
-        ranks = self._ranks(data)
-        rows = torch.full((len(ranks),), -1)
-        heap = list(self._heap)
-        # The lowest rank kept only rises: a row below it now will never be kept.
-        count = min(self.storage.max_size - len(heap), len(ranks))
-        kept = {len(heap) + number: number for number in range(count)}
-        heap.extend(zip(ranks[:count].tolist(), kept, strict=True))
-        heapq.heapify(heap)
-        better = (ranks[count:] > heap[0][0]).nonzero()[:, 0] + count if heap else ranks[:0].long()
-        for number, rank in zip(better.tolist(), ranks[better].tolist(), strict=True):
-            if rank > heap[0][0]:
-                row = heap[0][1]
-                heapq.heapreplace(heap, (rank, row))
-                kept[row] = number
-                count += 1
-        if kept:
-            rows_kept, numbers = torch.tensor(list(kept.items())).T
-            self.storage.set(rows_kept, data[numbers.to(data.device or "cpu")], linked=False)
-            rows[numbers] = rows_kept
-        self._heap = heap
-        self.write_count += count
-        return rows
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        """Remove all ranks; see `Writer`."""
-        super().empty(empty_write_count)
-        self._heap = []
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the rank of every row and the count."""
-        ranks = torch.tensor([rank for rank, _ in self._heap], dtype=torch.float64)
-        rows = torch.tensor([row for _, row in self._heap], dtype=torch.int64)
-        return {**super().state_dict(), "ranks": ranks, "rows": rows}
-
-    def _rules(self, state: Any, above: Any) -> Iterator[fields.Rule]:
-        ranks, known = state["ranks"], fields.row_numbers(self._steps(above)[0])
-        yield "rows", known.holds(state["rows"]), known.expected
-        rows = state["rows"].tolist()
-        yield "rows", len({*rows}) == len(rows), "every row once"
-        fits = len(ranks) == len(rows) and not bool(ranks.isnan().any())
-        yield "ranks", fits, f"numbers of {plural(len(rows), 'row')}"
-
-    def _set_state(self, state: dict[str, Any]) -> None:
-        super()._set_state(state)
-        self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
-
-    def register_storage(self, storage: GrowingStorage) -> None:
-        """Set the storage; raises `UsageError` if it has more than one dimension."""
-        if storage.ndim > 1:
-            raise UsageError(
-                f"{type(self).__name__} is not compatible with storages with more than one dimension: "
-                f"it keeps single rows, and the storage has ndim={storage.ndim}",
-                hint="a storage with ndim=1 takes trajectories [B, T] as rows",
-            )
-        super().register_storage(storage)
-
-    def _ranks(self, data: Any) -> Tensor:
-        if not is_tensor_collection(data):
-            raise BufferUsageError(
-                f"{type(self).__name__} expects data to be a tensor collection, a TensorDict or a "
-                f"tensorclass; found a {type(data).__name__}",
-                hint="a RoundRobinWriter writes rows of any kind",
-            )
-        leaf = data.get(self.rank_key, None)
-        if leaf is None:
-            raise BufferUsageError(
-                f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",
-                hint="TensorDictMaxValueWriter(rank_key=…) ranks them by another leaf",
-            )
-        ranks = reduce_values(leaf.detach(), self.reduction).to("cpu", torch.float64)
-        if bool(ranks.isnan().any()):
-            raise UsageError(
-                f"{join_key(self.rank_key)} is NaN in some rows, which therefore have no rank"
-            )
-        return ranks
-
-
 class ImmutableDatasetWriter(Writer):
     """The writer of datasets; every write raises `ImmutableError`."""
 
-    def add(self, data: Any) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
-        """Raise `ImmutableError`."""
-        raise immutable("add")
-
-    def extend(self, data: Any) -> NoReturn:  # noqa: ARG002
-        """Raise `ImmutableError`."""
-        raise immutable("extend")
-
-    def empty(self, empty_write_count: bool = True) -> NoReturn:  # noqa: ARG002
-        """Raise `ImmutableError`."""
-        raise immutable("empty")
+    add: Any = refused("add")
+    extend: Any = refused("extend")
+    empty: Any = refused("empty")
 
     def __repr__(self) -> str:
         return "ImmutableDatasetWriter()"
-
-
-def immutable(action: str) -> ImmutableError:
-    """Return the error for an attempt to change a dataset."""
-    return ImmutableError(
-        f"A dataset is immutable: {action} would change it",
-        hint="change batches with transform=…, or copy rows to memory: buffer[:1000].clone()",
-    )

@@ -1,7 +1,7 @@
 """Numbers to rows to leaves: samplers, selections, storages, gathering and derived leaves.
 
 A batch is the leaves of some rows, gathered at once, with derived leaves computed; nothing here knows where a
-dataset comes from. Start with `storage.base` and `samplers.base`, then `gather`, which copies rows in C where it
+dataset comes from. Start with `storage` and `samplers.base`, then `gather`, which copies rows in C where it
 can.
 
 Importing it raises `MissingDependencyError` where torch or tensordict is not installed.

@@ -1,16 +1,18 @@
-"""Conversion of indices (`buffer[…]`) to row numbers."""
+"""Conversion of indices (`buffer[…]`) to row numbers, and rows in the shape of an index."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
@@ -66,6 +68,16 @@ def cells_of(index: Any, numbers: Tensor) -> Tensor:
     items = index if isinstance(index, tuple) else (index,)
     kept = (int, slice, EllipsisType, type(None))
     return numbers[tuple(item if isinstance(item, kept) else _as_tensor(item) for item in items)]
+
+
+def gather_cells(gather: Callable[[Tensor], Any], cells: Tensor) -> Any:
+    """Return the rows with these numbers, in the shape of `cells`."""
+    batch, size = gather(cells.reshape(-1)), cells.shape
+    if cells.ndim == 1:
+        return batch
+    if isinstance(batch, TensorDictBase | torch.Tensor):
+        return batch.reshape(size + batch.shape[1:]) if cells.ndim else batch[0]
+    return pytree.tree_map(lambda leaf: leaf.reshape(size + leaf.shape[1:]), batch)
 
 
 def _as_tensor(index: Any) -> Tensor:

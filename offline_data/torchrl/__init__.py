@@ -1,7 +1,7 @@
-"""Buffers with names and arguments of TorchRL's that the other buffers do not have.
+"""Buffers that are written to, their storages and writers, and other names of TorchRL's.
 
-Nothing else imports it but the public functions. Start with `experience_replay`; `ensembles` has those of
-several buffers.
+Nothing else imports it but the public functions. Start with `buffer`, which adds writing to
+`offline_data.buffers.buffer`; `storages` has where rows are written, `experience_replay` the dataset classes.
 """
 
 from offline_data import rows as rows  # raises where torch is missing

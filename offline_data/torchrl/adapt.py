@@ -13,7 +13,6 @@ from offline_data.base.errors import UsageError
 from offline_data.base.ids import DatasetId, parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.buffers.arguments import as_derived
-from offline_data.buffers.buffer import Transform
 from offline_data.episode import Key, fields
 from offline_data.rows.derived.base import Derived
 from offline_data.rows.derived.delta import pad_key
@@ -27,6 +26,7 @@ from offline_data.rows.derived.timestep import timestep
 from offline_data.rows.gather.plan import all_keys
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.samplers import Sampler, SliceSampler, SliceSamplerWithoutReplacement
+from offline_data.rows.transforms import Transform
 from offline_data.store.reader import open_reader
 
 REWARD = Neighbour(ROOT_REWARD, fields.REWARD, -1, optional=True)

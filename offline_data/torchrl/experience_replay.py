@@ -21,7 +21,6 @@ from offline_data.base.errors import UsageError
 from offline_data.base.ids import parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.progress import progress_of
-from offline_data.buffers.buffer import Transform
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.load import Download
 from offline_data.buffers.writers import ImmutableDatasetWriter
@@ -29,7 +28,10 @@ from offline_data.rows.derived.neighbour import Neighbour
 from offline_data.rows.keys import KeyLike
 from offline_data.rows.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from offline_data.rows.selection import end_to_end
+from offline_data.rows.storage import Storage
+from offline_data.rows.transforms import Transform
 from offline_data.torchrl import adapt
+from offline_data.torchrl.parts import as_storage
 
 Folder = str | os.PathLike[str]
 SamplerLike = Sampler | Callable[[], Sampler]
@@ -78,6 +80,17 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
     available_datasets: ClassVar[_NamesOfSource] = _NamesOfSource()
     dataset_id: str
     root: Path
+
+    @property
+    def _storage(self) -> Storage:
+        found: Storage = vars(self)["_storage"]
+        return found
+
+    @_storage.setter
+    def _storage(self, storage: Any) -> None:
+        replaced, vars(self)["_storage"] = "_storage" in vars(self), as_storage(storage)
+        if replaced:  # a program written for TorchRL sets one of TorchRL's
+            self._drop_drawn()
 
     def __init__(
         self, dataset_id: str, batch_size: int | None = None, *, root: Folder | None = None,

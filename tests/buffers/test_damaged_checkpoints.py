@@ -25,7 +25,6 @@ from tensordict import TensorDict
 from offline_data import DatasetMixture, ReplayBufferEnsemble, TensorDictReplayBuffer
 from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.writers import TensorDictMaxValueWriter
 from offline_data.rows.derived import normalize
 from offline_data.rows.fields import StateField
 from offline_data.rows.samplers import (
@@ -36,8 +35,9 @@ from offline_data.rows.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.rows.state import Saves
-from offline_data.rows.storage import LazyTensorStorage
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.storages import LazyTensorStorage
+from offline_data.torchrl.writers import TensorDictMaxValueWriter
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "random": lambda: RandomSampler(seed=1),

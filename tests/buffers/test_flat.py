@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.torchrl.ted_flat import Flat2TED, TED2Flat
 from tests.same import assert_same
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

@@ -18,11 +18,12 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, default_col
 
 from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.derived import return_to_go
 from offline_data.rows.samplers import SliceSampler
-from offline_data.rows.storage import DatasetStorage, LazyTensorStorage
+from offline_data.rows.storage import DatasetStorage
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.storages import LazyTensorStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores

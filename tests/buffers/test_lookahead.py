@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from offline_data.buffers.batches import LOOKAHEAD_MISSES
+from offline_data.buffers.buffer import LOOKAHEAD_MISSES
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import (
     PrioritizedSampler,

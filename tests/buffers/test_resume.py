@@ -13,7 +13,6 @@ import torch
 from tensordict import TensorDict
 
 import offline_data
-from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.rows.samplers import (
     PrioritizedSampler,
@@ -23,8 +22,9 @@ from offline_data.rows.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.rows.storage import LazyTensorStorage
+from offline_data.torchrl.buffer import ReplayBuffer
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
+from offline_data.torchrl.storages import LazyTensorStorage
 from tests.same import assert_same
 
 LENGTHS = (9, 1, 13, 12, 5)

@@ -9,17 +9,12 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import IntegrityError, UsageError
-from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.writers import (
-    TensorDictMaxValueWriter,
-)
 from offline_data.rows import fields
 from offline_data.rows.samplers import Sampler, SamplerWithoutReplacement
-from offline_data.rows.storage import (
-    LazyMemmapStorage,
-    LazyTensorStorage,
-)
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage
+from offline_data.torchrl.writers import TensorDictMaxValueWriter
 
 
 def actions(batch: Any) -> list[float]:

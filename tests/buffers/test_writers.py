@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.base.errors import ImmutableError, UsageError
-from offline_data.buffers.writers import (
-    ImmutableDatasetWriter,
+from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
+from offline_data.torchrl.storages import LazyTensorStorage, ListStorage
+from offline_data.torchrl.writers import (
     RoundRobinWriter,
     TensorDictMaxValueWriter,
     TensorDictRoundRobinWriter,
-    Writer,
 )
-from offline_data.rows.storage import LazyTensorStorage, ListStorage
 
 
 def registered(writer: Writer, size: int) -> tuple[Any, LazyTensorStorage]:
@@ -117,5 +116,5 @@ def test_a_writer_of_a_dataset_refuses() -> None:
     writer = ImmutableDatasetWriter()
     for attempt in (lambda: writer.add(1), lambda: writer.extend([1]), writer.empty):
         with pytest.raises(ImmutableError) as caught:
-            attempt()  # type: ignore[no-untyped-call]
+            attempt()
         assert "transform=" in str(caught.value.hint)

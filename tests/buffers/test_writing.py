@@ -13,14 +13,8 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import ImmutableError, UsageError
-from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.writers import (
-    ImmutableDatasetWriter,
-    RoundRobinWriter,
-    TensorDictMaxValueWriter,
-    TensorDictRoundRobinWriter,
-)
+from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
     Sampler,
@@ -28,10 +22,12 @@ from offline_data.rows.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.rows.storage import (
-    LazyTensorStorage,
-    ListStorage,
-    TensorStorage,
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.storages import LazyTensorStorage, ListStorage, TensorStorage
+from offline_data.torchrl.writers import (
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
 )
 
 

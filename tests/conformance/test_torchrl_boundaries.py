@@ -14,9 +14,9 @@ from tensordict import TensorDict
 
 from offline_data import open_dataset
 from offline_data.base.errors import UsageError
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows import samplers as ours
-from offline_data.rows import storage as our_storages
+from offline_data.torchrl import storages as our_storages
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

@@ -13,11 +13,11 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.rows.samplers import RandomSampler, SliceSampler
-from offline_data.rows.storage import TensorStorage
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
+from offline_data.torchrl.storages import TensorStorage
+from offline_data.torchrl.writers import RoundRobinWriter
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

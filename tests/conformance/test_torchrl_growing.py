@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers import writers as our_writers
-from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.rows import storage as our_storages
 from offline_data.rows.samplers import RandomSampler
+from offline_data.torchrl import storages as our_storages
+from offline_data.torchrl import writers as our_writers
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

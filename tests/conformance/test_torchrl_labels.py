@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import DatasetMixture, ReplayBufferEnsemble, open_dataset
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.samplers import PrioritizedSampler, PrioritizedSliceSampler
-from offline_data.rows.storage import LazyTensorStorage, ListStorage
+from offline_data.torchrl.storages import LazyTensorStorage, ListStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

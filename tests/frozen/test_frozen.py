@@ -116,3 +116,12 @@ def test_no_name_is_stale() -> None:
     known["digests"] = {"partial of public objects"}
     for file, names in known.items():
         compare_names(file, names)
+
+
+def test_a_dataset_is_a_buffer_by_torchrls_names(tmp_path: Path) -> None:
+    dataset = values._loaded(tmp_path)
+    for name in ("ReplayBuffer", "TensorDictReplayBuffer"):
+        assert isinstance(dataset, getattr(offline_data, name))
+        assert issubclass(type(dataset.filter("length > 0")), getattr(offline_data, name))
+    for name in ("TensorDictPrioritizedReplayBuffer", "PrioritizedReplayBuffer"):
+        assert not isinstance(dataset, getattr(offline_data, name))

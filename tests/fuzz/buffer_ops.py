@@ -20,7 +20,6 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -29,7 +28,8 @@ from offline_data.rows.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 STORAGES = (LazyTensorStorage, LazyMemmapStorage, ListStorage)
 SLICES = (SliceSampler, SliceSamplerWithoutReplacement, PrioritizedSliceSampler)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.episode.fields import next_of
 from offline_data.rows.gather import native
 from offline_data.rows.samplers import (
@@ -25,9 +24,10 @@ from offline_data.rows.samplers import (
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.rows.storage import LazyTensorStorage
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.storages import LazyTensorStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch, Key

@@ -11,9 +11,9 @@ import torch
 import offline_data
 from offline_data.base.errors import UsageError
 from offline_data.rows.samplers import RandomSampler
-from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from offline_data.rows.storage import TensorStorage as Tensors
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.storages import TensorStorage as Tensors
 
 
 @pytest.fixture

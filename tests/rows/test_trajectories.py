@@ -12,7 +12,7 @@ from tensordict import NonTensorStack
 from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import SamplerWithoutReplacement
-from offline_data.rows.trajectories import split_trajs
+from offline_data.torchrl.split_trajs import split_trajs
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

@@ -19,7 +19,7 @@ from offline_data.rows.indexing import positive
 from offline_data.rows.keys import KeyLike, as_key
 
 if TYPE_CHECKING:
-    from offline_data.buffers.buffer import ReplayBuffer
+    from offline_data.buffers.buffer import Buffer
 
 _WORKERS = 1024
 _NUMBER = (1 << 31) - 1
@@ -180,7 +180,7 @@ class ReplayDataset(IterableDataset[Any]):
     """
 
     def __init__(
-        self, buffer: ReplayBuffer, batch_size: int | None = None, *, seed: int | None = None
+        self, buffer: Buffer, batch_size: int | None = None, *, seed: int | None = None
     ) -> None:
         if not hasattr(buffer, "sampler"):
             raise UsageError(f"{buffer!r} is not a buffer of this package")

@@ -47,8 +47,7 @@ traj: Any = theirs.traj
 """TorchRL's queries of trajectories, for `ReplayBuffer.query` and for TensorDicts."""
 
 if TYPE_CHECKING:
-    from offline_data.buffers.batches import BatchSource
-    from offline_data.buffers.buffer import ReplayBuffer
+    from offline_data.buffers.buffer import Buffer
 
 
 @pickled_by_name
@@ -108,7 +107,7 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
     where TorchRL's samplers look for trajectories, is `LazyColumns`.
     """
 
-    def __init__(self, buffer: ReplayBuffer, *, valid_only: bool = True) -> None:
+    def __init__(self, buffer: Buffer, *, valid_only: bool = True) -> None:
         self.buffer = buffer
         self._rows = buffer.storage.rows(valid_only=valid_only)
         self._columns = LazyColumns(self)
@@ -181,7 +180,7 @@ class Collate:
 
 
 def to_torchrl(
-    buffer: ReplayBuffer,
+    buffer: Buffer,
     *,
     valid_only: bool = True,
     batch_size: int | None = None,
@@ -235,11 +234,11 @@ def to_torchrl(
 
 
 def query(
-    buffer: BatchSource,
+    buffer: Buffer,
     predicate: Callable[[Any], bool] | None,
     trajectory_key: NestedKey | None,
 ) -> list[Any]:
-    """Return the trajectories of a buffer that a predicate selects; see `BatchSource.query`."""
+    """Return the trajectories of a buffer that a predicate selects; see `Buffer.query`."""
     storage: Any = buffer.storage
     if not len(storage):
         return []

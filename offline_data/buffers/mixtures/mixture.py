@@ -17,7 +17,7 @@ from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived
-from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.mixtures.allocation import (
     Weights,
     count_of,
@@ -92,7 +92,7 @@ class RowMixture(Saves):
 
     def __init__(
         self,
-        *members: ReplayBuffer | RowMixture,
+        *members: Buffer | RowMixture,
         weights: Weights = "steps",
         batch_size: int = 256,
         exact: bool = False,
@@ -113,7 +113,7 @@ class RowMixture(Saves):
                 hint=f"{type(self).__name__}(a, b), or {type(self).__name__}(*members)",
             )
         for number, member in enumerate(members):
-            if not isinstance(member, ReplayBuffer | RowMixture):
+            if not isinstance(member, Buffer | RowMixture):
                 raise UsageError(
                     f"Member {number} is a {type(member).__name__}; expected a buffer of this "
                     "package: of a dataset, a view of one, a ReplayBuffer or a mixture"

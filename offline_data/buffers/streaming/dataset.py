@@ -22,7 +22,6 @@ from offline_data.base.progress import SILENT, Progress
 from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.bridges.loader import Ranks
-from offline_data.buffers.buffer import Transform
 from offline_data.buffers.streaming.windows import (
     BatchForm,
     Position,
@@ -41,6 +40,7 @@ from offline_data.rows.derived.normalize import Normalizer
 from offline_data.rows.derived.relabel import Relabel
 from offline_data.rows.indexing import positive
 from offline_data.rows.keys import KeyLike, as_keys
+from offline_data.rows.transforms import Transform
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 from weakref import WeakKeyDictionary
 
 import torch
+from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
@@ -17,7 +18,6 @@ from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows.samplers.base import Sampleable
 from offline_data.rows.storage import Storage
-from offline_data.rows.storage.rows import is_leaf
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -229,3 +229,8 @@ def _same(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def is_leaf(kind: type) -> bool:
+    """Return True for the type of a leaf of a TensorDict, text included."""
+    return issubclass(kind, (torch.Tensor, NonTensorData, NonTensorStack))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
-from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.mixtures.allocation import Probabilities
 from offline_data.buffers.mixtures.leaves import (
     INDEX,
@@ -26,22 +26,22 @@ from offline_data.buffers.mixtures.leaves import (
 )
 from offline_data.buffers.mixtures.members import is_plain, members_and_rows, update_priorities
 from offline_data.buffers.prefetch import Draw, Prefetcher
-from offline_data.buffers.writers import immutable
+from offline_data.buffers.writers import immutable, refusing
 from offline_data.episode import Key
 from offline_data.rows import fields
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.state import PART, Saves
-from offline_data.rows.storage import GrowingStorage
 from offline_data.rows.transforms import Transform
 from offline_data.rows.unsupported import refuse
+from offline_data.torchrl.buffer import ReplayBuffer
 from offline_data.torchrl.ensembles.parts import (
     SamplerEnsemble,
     StorageEnsemble,
     WriterEnsemble,
     member_index,
     read_only,
-    refusing,
 )
+from offline_data.torchrl.storages import GrowingStorage
 
 _TORCHRL = (
     "checkpointer compilable consume_after_n_samples delayed_init dim_extend routing_dim "
@@ -137,7 +137,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     Example:
         >>> from tensordict import TensorDict
-        >>> from offline_data.rows.storage import LazyTensorStorage
+        >>> from offline_data.torchrl.storages import LazyTensorStorage
         >>> few, many = (ReplayBuffer(LazyTensorStorage(1000)) for _ in range(2))
         >>> _ = few.extend(TensorDict({"action": torch.arange(3)}, [3]))
         >>> _ = many.extend(TensorDict({"action": torch.arange(100)}, [100]))
@@ -160,7 +160,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     def __init__(
         self,
-        *rbs: ReplayBuffer,
+        *rbs: Buffer[Any],
         storages: StorageEnsemble | None = None,
         samplers: SamplerEnsemble | None = None,
         writers: WriterEnsemble | None = None,
@@ -180,9 +180,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
         refuse(type(self).__name__, torchrl, _TORCHRL)
         if rbs and any(part is not None for part in (storages, samplers, writers)):
             raise UsageError("Members were given, and storages, samplers or writers beside them")
-        self.members = [*rbs] if rbs else _members_of(storages, samplers, writers)
+        self.members: list[Buffer[Any]] = (
+            [*rbs] if rbs else _members_of(storages, samplers, writers)
+        )
         for number, member in enumerate(self.members):
-            if not isinstance(member, ReplayBuffer) or isinstance(member, ReplayBufferEnsemble):
+            if not isinstance(member, Buffer) or isinstance(member, ReplayBufferEnsemble):
                 raise UsageError(
                     f"Member {number} is a {type(member).__name__}; expected a buffer of this "
                     "package that has one storage and one sampler",
@@ -369,7 +371,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return {**super()._kinds(), "members": members}
 
 
-def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer]:
+def _members_of(storages: Any, samplers: Any, writers: Any) -> list[Buffer[Any]]:
     if storages is None:
         raise UsageError(
             "An ensemble needs at least one member",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from offline_data.base.errors import ImmutableError, OfflineDataError, UsageError
+from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
-from offline_data.buffers.arguments import as_sampler, as_storage
+from offline_data.buffers.arguments import as_sampler
 from offline_data.buffers.mixtures.allocation import Probabilities, probabilities
 from offline_data.buffers.mixtures.leaves import INDEX, INDEX_KEY, MEMBER, stack_parts, with_member
 from offline_data.buffers.mixtures.members import GatherMany
-from offline_data.buffers.writers import Writer
+from offline_data.buffers.writers import Writer, refusing
 from offline_data.rows import fields
 from offline_data.rows.gather.assemble import Node, assemble
 from offline_data.rows.indexing import Index, positive, rows_of
@@ -24,8 +24,10 @@ from offline_data.rows.keys import KeyLike
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.samplers.base import Sampleable
 from offline_data.rows.state import Saves, check_part, load_part, part_state
-from offline_data.rows.storage import GrowingStorage, Storage
+from offline_data.rows.storage import Storage
 from offline_data.rows.transforms import Transform
+from offline_data.torchrl.parts import as_storage
+from offline_data.torchrl.storages import GrowingStorage
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -122,16 +124,6 @@ class Parts(Saves):
         return f"{type(self).__name__}({', '.join(map(repr, self._parts))})"
 
 
-def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
-    """Return a method that raises an error."""
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        """Raise an error: see the class."""
-        raise error(message, hint=hint)
-
-    return refuse
-
-
 def read_only(action: str) -> Any:
     """Return a method that raises `ImmutableError` for `action` on an ensemble."""
     return refusing(
@@ -152,7 +144,7 @@ class StorageEnsemble(Parts):
 
     Example:
         >>> from tensordict import TensorDict
-        >>> from offline_data.rows.storage import TensorStorage
+        >>> from offline_data.torchrl.storages import TensorStorage
         >>> few = TensorStorage(TensorDict({"action": torch.arange(3)}, [3]))
         >>> many = TensorStorage(TensorDict({"action": torch.arange(10, 20)}, [10]))
         >>> storage = StorageEnsemble(few, many)
@@ -412,14 +404,14 @@ class WriterEnsemble(Parts, Writer):
         """Number of rows written by all of them."""
         return sum(writer.write_count for writer in self.writers)
 
-    def register_storage(self, storage: StorageEnsemble) -> None:  # type: ignore[override]
+    def register_storage(self, storage: StorageEnsemble) -> None:
         """Set the storage of each writer to that of its member."""
         if len(storage) != len(self.writers):
             raise UsageError(
                 f"writers has {plural(len(self.writers), 'item')} for {plural(len(storage), 'storage')}"
             )
         for writer, member in zip(self.writers, storage.storages, strict=True):
-            writer.register_storage(member)  # type: ignore[arg-type]
+            writer.register_storage(member)
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Restart all writers at row 0; see `Writer`."""

@@ -16,7 +16,6 @@ from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.mixtures.allocation import exact_members
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.gather import native
 from offline_data.rows.samplers import (
     PrioritizedSampler,
@@ -24,8 +23,9 @@ from offline_data.rows.samplers import (
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.rows.storage import LazyTensorStorage
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.storages import LazyTensorStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 from .conftest import CRITICAL, SIZES, action, assert_rows, assert_same, chi_square
 

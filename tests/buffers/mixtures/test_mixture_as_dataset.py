@@ -15,12 +15,12 @@ import torch
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.derived import n_step, normalize, return_to_go
 from offline_data.rows.samplers import PrioritizedSampler, RandomSampler, SliceSampler
-from offline_data.rows.storage import LazyTensorStorage
 from offline_data.store.manifest import dump_manifest
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.storages import LazyTensorStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 from tests import oracles_derived as oracle
 
 from .conftest import ACTIONS, LENGTHS, SIZES, action, assert_rows, leaves

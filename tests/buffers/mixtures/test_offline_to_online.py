@@ -12,10 +12,10 @@ import torch
 from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
-from offline_data.buffers.mixtures.offline_to_online import OfflineToOnlineReplayBuffer
 from offline_data.rows.derived import frame_stack, n_step, normalize
 from offline_data.rows.samplers import PrioritizedSampler
-from offline_data.rows.storage import LazyTensorStorage
+from offline_data.torchrl.offline_to_online import OfflineToOnlineReplayBuffer
+from offline_data.torchrl.storages import LazyTensorStorage
 from tests import oracles_derived as oracle
 
 from .conftest import ACTIONS, LENGTHS

@@ -27,7 +27,7 @@ from offline_data.rows.derived import (
     relabel,
     return_to_go,
 )
-from offline_data.rows.storage import LazyTensorStorage, ListStorage
+from offline_data.torchrl.storages import LazyTensorStorage, ListStorage
 
 STATE = ("observation", "state")
 

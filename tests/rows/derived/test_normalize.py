@@ -13,13 +13,13 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 from offline_data.base.errors import IntegrityError, UsageError
-from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode.fields import next_of
 from offline_data.rows.derived import normalize
-from offline_data.rows.storage import LazyTensorStorage
+from offline_data.torchrl.buffer import ReplayBuffer
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
+from offline_data.torchrl.storages import LazyTensorStorage
 
 STATE = ("observation", "state")
 

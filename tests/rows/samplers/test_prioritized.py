@@ -14,13 +14,13 @@ from tensordict import TensorDict
 
 from offline_data import open_dataset
 from offline_data.base.errors import UsageError
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     SliceSampler,
 )
-from offline_data.rows.storage import LazyTensorStorage, ListStorage
+from offline_data.torchrl.storages import LazyTensorStorage, ListStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 from tests.rows.samplers.conftest import Episodes
 
 pytestmark = pytest.mark.usefixtures("tree")

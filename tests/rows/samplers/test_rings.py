@@ -9,15 +9,15 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.rows.derived import n_step, return_to_go, timestep
 from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
 SAMPLERS = {
     "slices": lambda **o: SliceSampler(seed=0, **o),

@@ -14,10 +14,10 @@ from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from offline_data import open_dataset
 from offline_data.base.errors import UsageError
-from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.buffers.writers import TensorDictMaxValueWriter
-from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.torchrl.writers import TensorDictMaxValueWriter
 
 TENSORS = [LazyTensorStorage, LazyMemmapStorage]
 ALL = [*TENSORS, ListStorage]

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import AccessError, NoSpaceError, NotFoundError, UsageError
-from offline_data.rows.storage import (
+from offline_data.torchrl.storages import (
     GrowingStorage,
     LazyMemmapStorage,
     LazyTensorStorage,

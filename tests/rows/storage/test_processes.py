@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 
 KINDS = [LazyTensorStorage, LazyMemmapStorage, ListStorage]
 

@@ -16,11 +16,11 @@ from tensordict import TensorDict
 from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.rows.derived import frame_stack, n_step
 from offline_data.rows.samplers import RandomSampler, SliceSampler
-from offline_data.rows.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.torchrl.writers import RoundRobinWriter
 from tests import oracles_derived as oracle
 
 LENGTHS = (9, 1, 13, 12, 5)

@@ -13,9 +13,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 
 from offline_data.base.errors import ImmutableError, UsageError
-from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.rows.derived import n_step
 from offline_data.rows.gather import native
 from offline_data.rows.samplers import (
@@ -24,11 +22,13 @@ from offline_data.rows.samplers import (
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.rows.storage import LazyTensorStorage, ListStorage, TensorStorage
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.torchrl.buffer import ReplayBuffer
 from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble
+from offline_data.torchrl.storages import LazyTensorStorage, ListStorage, TensorStorage
+from offline_data.torchrl.writers import RoundRobinWriter
 from tests.buffers.mixtures.conftest import action, assert_rows, assert_same, leaves
 
 if TYPE_CHECKING:

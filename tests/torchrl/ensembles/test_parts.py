@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from offline_data.base.errors import ImmutableError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWriter
+from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
     RandomSampler,
@@ -18,8 +18,9 @@ from offline_data.rows.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.rows.storage import LazyTensorStorage, TensorStorage
 from offline_data.torchrl.ensembles.parts import SamplerEnsemble, StorageEnsemble, WriterEnsemble
+from offline_data.torchrl.storages import LazyTensorStorage, TensorStorage
+from offline_data.torchrl.writers import RoundRobinWriter
 from tests.buffers.mixtures.conftest import CRITICAL, action, chi_square
 
 

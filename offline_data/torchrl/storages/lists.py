@@ -19,16 +19,18 @@ from offline_data.rows import fields
 from offline_data.rows.devices import as_device
 from offline_data.rows.indexing import Index, rows_of
 from offline_data.rows.keys import KeyLike, as_keys
-from offline_data.rows.storage.base import GrowingStorage, SelectedLeaves, Storage
-from offline_data.rows.storage.rows import check_index, count_of, plain
-from offline_data.rows.storage.trajectory_index import (
+from offline_data.rows.storage import Storage
+from offline_data.rows.transforms import spread
+from offline_data.rows.unsupported import refuse
+from offline_data.torchrl.storages.growing import GrowingStorage
+from offline_data.torchrl.storages.leaves import check_index, count_of, plain
+from offline_data.torchrl.storages.trajectory_index import (
     TRAJECTORIES,
     boundaries_in,
     cuts,
     origin_of,
 )
-from offline_data.rows.transforms import spread
-from offline_data.rows.unsupported import refuse
+from offline_data.torchrl.storages.views import SelectedLeaves
 
 _NO_NUMBER = -1
 
@@ -84,7 +86,6 @@ class ListStorage(GrowingStorage):
             ) from error
 
     def get(self, index: Index) -> Any:
-        """Return one row for an int, else a list of rows; see `GrowingStorage.get`."""
         rows = rows_of(index, len(self))
         if rows.ndim == 0:
             return self._item(int(rows))
@@ -107,12 +108,10 @@ class ListStorage(GrowingStorage):
         return SelectedLeaves(self, as_keys(keys))
 
     def empty(self) -> None:
-        """Remove all rows."""
         super().empty()
         self._items, self._marks = [], {}
 
     def batch_length(self, data: Any) -> int:
-        """Return the number of rows in data to write; raises `UsageError`."""
         return count_of(data)
 
     def _convert_rows(self, data: Any, dims: int) -> list[Any]:
@@ -173,9 +172,6 @@ class ListStorage(GrowingStorage):
 
     def _content(self) -> Any:
         return list(self._items)
-
-    def _content_of(self, rows: Any) -> Any:
-        return rows
 
     def _check_content(self, content: Any, count: int) -> int:
         rows = fields.StateField(

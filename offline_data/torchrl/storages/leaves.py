@@ -17,6 +17,7 @@ from offline_data.base.errors import BufferUsageError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows import fields
+from offline_data.rows.derived.base import is_leaf
 from offline_data.rows.gather.plan import INDEX
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
@@ -330,6 +331,23 @@ def stack_rows(rows: list[Any]) -> Any:
         ) from error
 
 
-def is_leaf(kind: type) -> bool:
-    """Return True for the type of a leaf of a TensorDict, text included."""
-    return issubclass(kind, (torch.Tensor, NonTensorData, NonTensorStack))
+def check_fits(key: Key, leaf: Tensor, stored: Tensor, count: int) -> None:
+    """Raise `UsageError` if `count` rows of a leaf cannot be written to the stored leaf."""
+    name = f"The leaf {join_key(key)}" if key else "The tensor"
+    expected = (count, *stored.shape[1:])
+    if tuple(leaf.shape) != expected:
+        raise UsageError(
+            f"{name} has the shape {list(leaf.shape)}; expected {list(expected)}: the rows, then "
+            "the shape of a stored row"
+        )
+    if leaf.dtype == stored.dtype:
+        return
+    if not torch.can_cast(leaf.dtype, stored.dtype):
+        raise UsageError(f"{name} is {leaf.dtype}; stored rows have {stored.dtype}")
+    exact = leaf.is_floating_point() or leaf.is_complex() or stored.dtype == torch.bool
+    if not exact and not torch.equal(leaf.to(stored.dtype).to(leaf.dtype), leaf):
+        raise UsageError(
+            f"{name} is {leaf.dtype}, and some of its values do not fit in the stored "
+            f"{stored.dtype}",
+            hint="the first write determines the dtype",
+        )

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.base.plurals import plural
-from offline_data.buffers.writers import RoundRobinWriter, TensorDictMaxValueWriter
 from offline_data.raw.tensordict_memmap import (
     BUFFER_METADATA,
     PICKLE,
@@ -43,7 +42,8 @@ from offline_data.rows.fields import GLOBAL, OWN
 from offline_data.rows.gather.mmap import map_file
 from offline_data.rows.keys import as_key
 from offline_data.rows.samplers import PrioritizedSampler, SamplerWithoutReplacement
-from offline_data.rows.storage import LazyTensorStorage, TensorStorage
+from offline_data.torchrl.storages import LazyTensorStorage, TensorStorage
+from offline_data.torchrl.writers import RoundRobinWriter, TensorDictMaxValueWriter
 
 _SINGLE = "_-single-tensor-_"
 _NEVER = -1.0

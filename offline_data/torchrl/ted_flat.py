@@ -16,7 +16,7 @@ from offline_data.base.plurals import plural
 from offline_data.episode import Key
 from offline_data.episode.fields import join_key, next_of
 from offline_data.rows.keys import NestedKey, path_of
-from offline_data.rows.storage.rows import Leaves, leaves_of
+from offline_data.torchrl.storages.leaves import Leaves, leaves_of
 
 _SHAPE = "_storage_shape"
 

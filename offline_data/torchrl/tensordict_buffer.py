@@ -1,22 +1,71 @@
-"""TorchRL's buffers with a `PrioritizedSampler`."""
+"""Buffers of TensorDicts, with priorities among their leaves, and buffers with a `PrioritizedSampler`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import torch
+from tensordict import TensorDict
+from torch import Tensor
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.arguments import as_storage
-from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
-from offline_data.rows.keys import KeyLike
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.priorities import PrioritiesOfLeaves
+from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.samplers import PrioritizedSampler, Sampler
 from offline_data.rows.storage import Storage
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.parts import as_storage
+from offline_data.torchrl.writers import TensorDictRoundRobinWriter
 
-if TYPE_CHECKING:
-    StorageLike = Storage | Callable[[], Storage]
+StorageLike: TypeAlias = "Storage | Callable[[], Storage] | None"
+
+
+class TensorDictReplayBuffer(PrioritiesOfLeaves, ReplayBuffer[TensorDict]):
+    """A `ReplayBuffer` that reads priorities from the data.
+
+    `priority_key` is the leaf of priorities in written data and in the argument of
+    `update_tensordict_priority`; the sampler reduces several values per row to one. The default
+    writer is a `TensorDictRoundRobinWriter`.
+    """
+
+    _default_writer = TensorDictRoundRobinWriter
+
+    def __init__(
+        self,
+        storage: Storage | Callable[[], Storage] | None = None,
+        *,
+        priority_key: KeyLike = "td_error",
+        **options: Any,
+    ) -> None:
+        super().__init__(storage, **options)
+        self.priority_key = as_key(priority_key)
+
+    def _has_index(self) -> bool:
+        return True
+
+    def add(self, data: Any) -> Any:
+        """Write one row and its priority, if any; see `ReplayBuffer.add`."""
+        row = super().add(data)
+        if isinstance(row, int) and self._has_priorities:
+            self._take_priority([data], torch.tensor([row]))
+        elif isinstance(row, torch.Tensor) and row.numel():
+            self._take_priority(data, row)
+        return row
+
+    def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Tensor:
+        """Write rows and their priorities, if any; see `ReplayBuffer.extend`.
+
+        `update_priority=False`: ignore priorities in the data; rows get the default for new rows.
+        """
+        rows = super().extend(tensordicts)
+        if update_priority is not False and len(rows):
+            self._take_priority(tensordicts, rows)
+        return rows
+
+
+TensorDictReplayBuffer.register(BaseDatasetExperienceReplay)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -33,7 +82,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         UsageError: Invalid argument.
 
     Example:
-        >>> from offline_data.rows.storage import LazyTensorStorage
+        >>> from offline_data.torchrl.storages import LazyTensorStorage
         >>> buffer = PrioritizedReplayBuffer(alpha=0.7, beta=0.5, storage=LazyTensorStorage(10))
         >>> _ = buffer.extend(torch.arange(3.0))
         >>> buffer.update_priority(torch.arange(3), torch.tensor([0.0, 0.0, 5.0]))
@@ -48,7 +97,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: float,
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float32,
-        storage: StorageLike | None = None,
+        storage: StorageLike = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
         sampler_device: torch.device | str | None = None,
         sync: bool = True,
@@ -72,7 +121,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         beta: float,
         priority_key: KeyLike = "td_error",
         eps: float = 1e-8,
-        storage: StorageLike | None = None,
+        storage: StorageLike = None,
         sampler_device: torch.device | str | None = None,
         sync: bool = True,
         reduction: str = "max",

@@ -1,4 +1,4 @@
-"""Interfaces of storages: for sampling, and for writing and overwriting rows."""
+"""Rows that are written and overwritten: leaves of tensors, each of all rows, in a ring."""
 
 from __future__ import annotations
 
@@ -6,32 +6,48 @@ import inspect
 import math
 import operator
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from offline_data.base.errors import BufferUsageError, UsageError
-from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
-from offline_data.episode import Key
+from offline_data.episode.fields import Key, join_key
 from offline_data.rows import fields
-from offline_data.rows.indexing import Index, cells_of, rows_of
+from offline_data.rows.gather.assemble import Node, assemble, tree_of
+from offline_data.rows.gather.plan import INDEX
+from offline_data.rows.indexing import Index, cells_of, gather_cells, rows_of
 from offline_data.rows.keys import KeyLike, NestedKey, select_keys
-from offline_data.rows.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
+from offline_data.rows.samplers.base import Boundaries, EpisodeIndex, ValidRows
 from offline_data.rows.state import Saves, load_tree, save_tree
-from offline_data.rows.storage.trajectory_index import (
+from offline_data.rows.storage import Storage
+from offline_data.rows.unsupported import refuse
+from offline_data.torchrl.storages.leaves import (
+    Frame,
+    Leaves,
+    StoredRows,
+    check_fits,
+    count_of,
+    flat,
+    is_list,
+    leaves_of,
+    plain,
+    stack_rows,
+    texts,
+)
+from offline_data.torchrl.storages.trajectory_index import (
     TRAJECTORIES,
     TrajectoryIndex,
+    origin_of,
     rows_of_steps,
 )
-from offline_data.rows.unsupported import refuse
+from offline_data.torchrl.storages.views import SelectedLeaves
 
 _NOBODY = -1
 """Process id in a copy that shares the memory of another storage and must not write."""
@@ -40,19 +56,6 @@ _THERE = (
     "send rows to that process, for example by a torch.multiprocessing.Queue, and write them there; or "
     "create the buffer in the process that writes"
 )
-
-
-class Storage(Sampleable, Protocol):
-    """Interface of a buffer's storage: its length, the rows a sampler may draw, and batches."""
-
-    def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows with only some leaves, and `index`; raises `UsageError`."""
-
-    def gather(self, rows: Tensor) -> TensorDict:
-        """Return the batch of `rows`, int64 `[B]` in `[0, len)`, as a copy.
-
-        `rows` may become the leaf `index`, so the caller must not reuse it.
-        """
 
 
 class GrowingStorage(Saves):
@@ -75,8 +78,15 @@ class GrowingStorage(Saves):
     _save_hooks: tuple[Callable[..., Any], ...] = ()
     _load_hooks: tuple[Callable[..., Any], ...] = ()
     _columns: tuple[int, ...] = ()  # sizes of the dimensions beyond the first, once they are known
+    _leaves: Leaves  # all `max_size` rows of each leaf; empty before the first write
+    _shape: tuple[int, ...]  # batch size of one row
+    _frame: Frame
+    _words: dict[Key, list[str]]  # texts by their codes
+    device: torch.device | None  # None: that of the first rows
+    _plans: dict[tuple[Key, ...], tuple[list[Tensor], Node]]
+    _shared = False  # whether to share memory allocated later
 
-    def __init__(self, max_size: int) -> None:
+    def __init__(self, max_size: int, ndim: int = 1, device: torch.device | None = None) -> None:
         if max_size < 1:
             raise UsageError(f"max_size is {max_size}; expected at least 1")
         self.max_size = max_size
@@ -84,70 +94,14 @@ class GrowingStorage(Saves):
         self._count = 0
         self._index = TrajectoryIndex(max_size)
         self._all = ValidRows(0, np.zeros(0, np.int64))
+        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
+        self.ndim, self.device = ndim, device
 
     def __len__(self) -> int:
         """Return the number of rows that have been written."""
         return self._count
 
-    @abstractmethod
-    def get(self, index: Index) -> Any:
-        """Return rows by index (see `rows_of`), one row for an int.
-
-        TensorDicts have `index`, as in TorchRL, if rows are written by a TensorDict writer.
-        """
-
-    @abstractmethod
-    def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return a live view of the rows with only some leaves; see `Storage`."""
-
-    @abstractmethod
-    def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
-        """Return the batch of `rows` with the leaves `keys`; None: all."""
-
-    @abstractmethod
-    def batch_length(self, data: Any) -> int:
-        """Return the number of steps in data to write; raises `UsageError`."""
-
-    @abstractmethod
-    def _convert_rows(self, data: Any, dims: int) -> Any:
-        """Return rows in the stored form, with `dims` leading dimensions flattened to one."""
-
-    @abstractmethod
-    def _write(self, rows: slice | Tensor, converted: Any) -> Tensor | None:
-        """Write the result of `_convert_rows` at `rows`, all or nothing; returns its `origin_of`."""
-
-    @abstractmethod
-    def _content(self) -> Any:
-        """Return all rows, without copying, as a tree for `save_tree`."""
-
-    @abstractmethod
-    def _content_of(self, rows: Any) -> Any:
-        """Return rows, as `get` returns them, as a tree like that of `_content`."""
-
-    def _check_content(self, content: Any, count: int) -> int:  # noqa: ARG002
-        """Raise unless `_restore` takes `content`; returns the number of rows in a step."""
-        return self.width
-
-    @abstractmethod
-    def _restore(self, content: Any, count: int) -> None:
-        """Restore `count` rows from a copy of the result of `_content`."""
-
-    @property
-    @abstractmethod
-    def _of_trajectories(self) -> bool:
-        """Whether a row is a trajectory with its own time dimension."""
-
-    @abstractmethod
-    def _leaf(self, key: Key) -> Tensor | None:
-        """Return a leaf of all rows, `[len, …]`, or None if there is none."""
-
-    @property
-    def _shares(self) -> bool:
-        """Whether rows are in memory shared with other processes."""
-        return False
-
     def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`, int64 `[B]`, as a copy; see `Storage.gather`."""
         return self._take(rows, None)
 
     @property
@@ -233,17 +187,20 @@ class GrowingStorage(Saves):
 
     def __setitem__(self, index: Index, data: Any) -> None:
         """Change the values of existing rows; their order in time is unchanged."""
+        self.overwrite(cells_of(index, self.numbers()), data)
+
+    def overwrite(self, cells: Tensor, data: Any) -> None:
+        """Change the values of rows by number, in the shape of the data; see `storage[…] = …`."""
         if self._process != os.getpid() and not self._shares:
             raise UsageError(
                 "Values set here would not reach the process that created the storage", hint=_THERE
             )
-        cells = cells_of(index, self.numbers())
         rows = cells.reshape(-1)
         if len(set(rows.tolist())) < len(rows):
             raise UsageError("A row is set twice; its value would be undefined")
         if len(rows):
             if self.ndim > 1 and hasattr(data, "batch_size"):
-                data = data.expand(*cells.shape, *getattr(self, "_shape", ()))
+                data = data.expand(*cells.shape, *self._shape)
             self._write(rows, self._convert_rows(data, cells.ndim))
             self._index.changed()
 
@@ -311,11 +268,19 @@ class GrowingStorage(Saves):
         self._index.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Distinguish a spawned process from a copy; see the class."""
-        return {**vars(self), "_process": None if get_spawning_popen() is None else _NOBODY}
+        """Pickle written rows only; memory is shared with a spawned process, unlike with a copy."""
+        spawning = get_spawning_popen() is not None
+        state = {**vars(self), "_plans": {}, "_process": None if not spawning else _NOBODY}
+        if not self._shares and not spawning:
+            state["_leaves"] = {k: leaf[: len(self)].clone() for k, leaf in self._leaves.items()}
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        leaves = self._leaves
+        if any(len(leaf) < self.max_size for leaf in leaves.values()):
+            self._reserve(leaves, self._shape)
+            self._put(slice(0, len(self)), leaves, len(self))
         if self._process is None:
             self._process = _NOBODY if self._shares else os.getpid()
 
@@ -394,65 +359,222 @@ class GrowingStorage(Saves):
         return rows
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write a folder; see `Saves`."""
         save_tree(self.state_to_save(), Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Read a folder written by `dumps`; see `Saves`."""
         self.load_state_dict(self.state_of_saved(load_tree(Path(path))))  # copies the rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} of {plural(self.max_size, 'row')})"
 
+    def _use(self, leaves: Leaves, shape: Sequence[int]) -> None:
+        """Set the memory of all rows to tensors `[max_size, …]`."""
+        # Operations on a subclass (tensordict's memory maps) are slow.
+        self._leaves = {
+            key: leaf.detach().as_subclass(torch.Tensor) for key, leaf in leaves.items()
+        }
+        self._shape = tuple(shape)
+        self.device = next(iter(self._leaves.values())).device
+        self._plans = {}
 
-@pickled_by_name
-class SelectedLeaves:
-    """A live view of a storage with only some of its leaves."""
+    def get(self, index: Index) -> Any:
+        """Return a copy of rows, in the shape of the index (see `rows_of`), one row for an int.
 
-    def __init__(self, storage: GrowingStorage, keys: Sequence[Key]) -> None:
-        self._keys = tuple(keys)
-        self._storage = storage
-        self.runs, self.runs_by, self.rows = storage.runs, storage.runs_by, storage.rows
+        TensorDicts have `index`, as in TorchRL, if rows are written by a TensorDict writer.
+        """
+        rows = gather_cells(self.gather, cells_of(index, self.numbers()))
+        if not self.indexed and isinstance(rows, TensorDictBase):
+            rows.pop("index")
+        return rows
 
-    def __len__(self) -> int:
-        """Return the number of rows that have been written."""
-        return len(self._storage)
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        known = [key for key in self._written_leaves() if key]
+        return SelectedLeaves(self, select_keys(known, keys))
 
-    def only(self, keys: Iterable[KeyLike]) -> SelectedLeaves:
-        """Return the same rows with fewer leaves; see `Storage`."""
-        return SelectedLeaves(self._storage, select_keys(self._keys, keys))
+    def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
+        """Return the batch of `rows` with the leaves `keys`; None: all."""
+        known = self._written_leaves()
+        rows = rows.to(self.device)
+        if self._frame.template is not None:
+            return self._frame.tree([leaf.index_select(0, rows) for leaf in known.values()])
+        keys = tuple(known if keys is None else keys)
+        if keys not in self._plans:
+            slots = {key: slot for slot, key in enumerate((INDEX, *keys))}
+            self._plans[keys] = [known[key] for key in keys], tree_of(slots)
+        sources, tree = self._plans[keys]
+        size = torch.Size((len(rows), *self._shape))
+        index = rows
+        if self._shape:
+            index = rows.reshape(-1, *[1] * len(self._shape)).expand(size).contiguous()
+        leaves = [index, *(source.index_select(0, rows) for source in sources)]
+        batch = assemble(tree, leaves, size, rows.device)
+        if self._words and len(rows):
+            for key in self._words.keys() & {*keys}:
+                batch.set(key, texts(batch.get(key), self._words[key]))
+        return self._frame.set_frame(batch) if self._frame != (None, (), ()) else batch
 
-    def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`; see `Storage`."""
-        return self._storage._take(rows, self._keys)
+    def batch_length(self, data: Any) -> int:
+        """Return the number of steps in data to write; raises `UsageError`."""
+        if isinstance(data, dict | tuple) and not is_list(data):
+            leaf = next(iter(leaves_of(data).values()))
+            if not leaf.ndim:
+                raise UsageError("extend needs several rows and got one; add(row) writes one")
+            return len(leaf)
+        if self.ndim > 1 and not self._leaves and not is_list(data):
+            self._convert_rows(data, self.ndim)  # sets the width
+        return count_of(data)
 
+    def _convert_rows(self, data: Any, dims: int) -> Any:
+        """Return leaves `[rows, …]`, and the original rows to derive their origin from."""
+        data = stack_rows(list(data)) if dims and is_list(data) else plain(data)
+        leaves: dict[Key, Any] = leaves_of(data, text=True)
+        frame = Frame.of(data, dims)
+        whole: tuple[int, ...] = tuple(getattr(data, "batch_size", ()))
+        if frame.template is not None:
+            whole = tuple(next(iter(leaves.values())).shape[:dims])
+        if len(whole) < dims:
+            raise UsageError(
+                f"Rows must have at least {plural(dims, 'dimension')}; found {list(whole)}"
+            )
+        shape = whole[dims:]
+        if not self._leaves:
+            self._shape, self._frame = shape, frame
+            self._set_columns(whole[dims - self.ndim + 1 : dims] if self.ndim > 1 else ())
+        if shape != self._shape:
+            raise UsageError(f"A row has batch size {list(shape)}; expected {list(self._shape)}")
+        converted = {}
+        for key, leaf in leaves.items():
+            if not isinstance(leaf, torch.Tensor):
+                leaf = self._encode_text(key, leaf).reshape(whole)
+            elif key in self._words:
+                raise UsageError(f"The leaf {join_key(key)} is a tensor; stored rows have text")
+            converted[key] = flat(leaf, dims)
+        return converted, data if frame.template is None else {}
 
-@pickled_by_name
-class InTime:
-    """A live view of a storage whose rows are numbered so that those of a run are adjacent."""
+    def _set_columns(self, columns: tuple[int, ...]) -> None:
+        """Set the number of rows in a step; rounds `max_size` up to whole steps."""
+        self._columns = columns
+        self._index.width = self.width
+        self.max_size = -(-self.max_size // self.width) * self.width
+        self._index.steps = self.steps
 
-    def __init__(self, storage: GrowingStorage | SelectedLeaves) -> None:
-        self._storage = storage
-        self.runs, self.rows = storage.runs, storage.rows
+    def _encode_text(self, key: Key, leaf: Any) -> Tensor:
+        """Return the int32 codes of strings, adding new ones."""
+        if self._leaves and key not in self._words:
+            raise UsageError(f"The leaf {join_key(key)} is text; stored rows have no such text")
+        words = self._words.setdefault(key, [])
+        known = {word: code for code, word in enumerate(words)}
+        found = np.asarray(leaf.tolist(), dtype=object).reshape(-1).tolist()
+        codes = [known.setdefault(text, len(known)) for text in found]
+        words[:] = known
+        return torch.tensor(codes, dtype=torch.int32)
 
-    def __len__(self) -> int:
-        """Return the number of rows that have been written."""
-        return len(self._storage)
+    def _write(self, rows: slice | Tensor, converted: Any) -> Tensor | None:
+        """Write the result of `_convert_rows` at `rows`, all or nothing; returns its `origin_of`."""
+        leaves, data = converted
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        if not self._leaves:
+            self._reserve(leaves, self._shape)
+        self._put(rows, leaves, count)
+        return origin_of(data, count)
 
-    def positions(self, rows: Tensor) -> Tensor:
-        """Return the numbers in this view of rows of the storage."""
-        order = self.runs().order
-        return rows if order is None else order.positions(rows)
+    def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
+        """Write `count` rows: all their leaves, or none if one does not match."""
+        self._check_leaves(leaves, count)
+        positions = index if isinstance(index, slice) else index.to(self.device)
+        for key, leaf in leaves.items():
+            self._leaves[key][positions] = leaf.detach().to(self.device)
 
-    def only(self, keys: Iterable[KeyLike]) -> InTime:
-        """Return the same rows with only some leaves; see `Storage`."""
-        selected: Any = self._storage.only(keys)
-        return InTime(selected)
+    def _check_leaves(self, leaves: Leaves, count: int) -> None:
+        """Raise `UsageError` unless `count` rows can be written."""
+        if leaves.keys() != self._leaves.keys():
+            missing = ", ".join(join_key(key) for key in self._leaves if key not in leaves)
+            more = ", ".join(join_key(key) for key in leaves if key not in self._leaves)
+            parts = [f"lack {missing}" if missing else "", f"also have {more}" if more else ""]
+            raise UsageError(
+                f"The rows {' and '.join(filter(None, parts))}; the stored rows have "
+                f"{', '.join(map(join_key, self._leaves))}",
+                hint="the first write determines the leaves: data.select(…) leaves others out",
+            )
+        for key, leaf in leaves.items():
+            check_fits(key, leaf, self._leaves[key], count)
 
-    def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows` of this view; see `Storage`."""
-        order = self.runs().order
-        return self._storage.gather(rows if order is None else order.rows(rows))
+    def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
+        """Allocate memory for `max_size` rows like these."""
+        tensors = {}
+        for key, leaf in leaves.items():
+            size, device = (self.max_size, *leaf.shape[1:]), self.device or leaf.device
+            tensors[key] = torch.empty(size, dtype=leaf.dtype, device=device)
+        self._use(tensors, shape)
+        if self._shared:
+            for leaf in self._leaves.values():
+                leaf.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def _shares(self) -> bool:
+        """Whether rows are in memory shared with other processes."""
+        leaves = self._leaves.values()
+        return any(leaf.is_shared() for leaf in leaves)  # type: ignore[no-untyped-call]
+
+    @property
+    def _of_trajectories(self) -> bool:
+        """Whether a row is a trajectory with its own time dimension."""
+        return bool(self._written_leaves()) and bool(self._shape)
+
+    def _leaf(self, key: Key) -> Tensor | None:
+        """Return a leaf of all rows, `[len, …]`, or None if there is none."""
+        leaf = self._written_leaves().get(key)
+        return None if leaf is None else leaf[: len(self)]
+
+    def _content(self) -> Any:
+        """Return all rows, without copying, as a tree for `save_tree`."""
+        leaves = {key: leaf[: len(self)] for key, leaf in self._leaves.items()}
+        if not leaves:
+            return None
+        kind = {"frame": tuple(self._frame), "columns": self._columns, "words": self._words}
+        return {"leaves": leaves, "shape": self._shape, **kind}
+
+    def _content_of(self, rows: Any) -> Any:
+        """Return rows, as `get` returns them, as a tree like that of `_content`."""
+        return rows
+
+    def _check_content(self, content: Any, count: int) -> int:
+        """Raise unless `_restore` takes `content`; returns the number of rows in a step."""
+        if content is None and not count:
+            return self.width
+        state = StoredRows(content, count, self.ndim)
+        if self._leaves and count:
+            if state.shape != self._shape or state.columns != self._columns:
+                raise UsageError(
+                    f"The rows of the state have the shape {[*state.columns, *state.shape]}; "
+                    f"expected {[*self._columns, *self._shape]}"
+                )
+            if state.words.keys() != self._words.keys() and self._words:
+                raise UsageError(
+                    f"The state has the text leaves {[*state.words]}; expected {[*self._words]}"
+                )
+            self._check_leaves(state.leaves, count)
+        return state.width
+
+    def _restore(self, content: Any, count: int) -> None:
+        """Restore `count` rows from a copy of the result of `_content`."""
+        if content is None or not count:
+            return
+        state = StoredRows(content, count, self.ndim)
+        leaves, words = state.leaves, state.words
+        if not self._leaves:
+            self._frame = state.frame
+            self._set_columns(state.columns)
+            self._reserve(leaves, state.shape)
+        self._put(slice(0, count), leaves, count)
+        self._words = {key: list(some) for key, some in words.items()}
+
+    def _written_leaves(self) -> Leaves:
+        if not self._leaves:
+            raise BufferUsageError(
+                "The storage is empty; its leaves are unknown until the first row is written"
+            )
+        return self._leaves
 
 
 def _call_hook(hook: Callable[..., Any], rows: Any, argument: str) -> Any:

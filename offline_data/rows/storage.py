@@ -1,4 +1,4 @@
-"""Rows of a dataset directory in TED, gathered from memory-mapped files."""
+"""The interface of storages; rows of a dataset directory in TED, gathered from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -26,12 +26,25 @@ from offline_data.rows.gather.plan import GatherPlan, all_keys, plan_batch
 from offline_data.rows.gather.readahead import Readahead, around
 from offline_data.rows.gather.torch import TorchGather
 from offline_data.rows.keys import KeyLike, select_keys
-from offline_data.rows.samplers.base import EpisodeIndex, ValidRows
+from offline_data.rows.samplers.base import EpisodeIndex, Sampleable, ValidRows
 from offline_data.store.layout import EPISODE
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+
+class Storage(Sampleable, Protocol):
+    """Interface of a buffer's storage: its length, the rows a sampler may draw, and batches."""
+
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows with only some leaves, and `index`; raises `UsageError`."""
+
+    def gather(self, rows: Tensor) -> TensorDict:
+        """Return the batch of `rows`, int64 `[B]` in `[0, len)`, as a copy.
+
+        `rows` may become the leaf `index`, so the caller must not reuse it.
+        """
 
 
 @pickled_by_name

@@ -1,68 +1,30 @@
-"""`TensorDictReplayBuffer`: a buffer whose rows are TensorDicts, with priorities among their leaves."""
+"""Priorities that are read from the leaves of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.buffer import ReplayBuffer
-from offline_data.buffers.writers import TensorDictRoundRobinWriter
-from offline_data.episode.fields import join_key
-from offline_data.rows.keys import KeyLike, as_key
+from offline_data.episode.fields import Key, join_key
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.samplers.reduce import one_per_trajectory
-from offline_data.rows.storage import Storage
 from offline_data.rows.trajectories import MASK
 
 _MASKS = (MASK, ("collector", MASK))  # padding masks of trajectories
 
 
-class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
-    """A `ReplayBuffer` that reads priorities from the data.
+class PrioritiesOfLeaves:
+    """A `Buffer` that reads priorities from batches."""
 
-    `priority_key` is the leaf of priorities in written data and in the argument of
-    `update_tensordict_priority`; the sampler reduces several values per row to one. The default
-    writer is a `TensorDictRoundRobinWriter`.
-    """
+    priority_key: Key = ("td_error",)
+    """Leaf of the priorities; the sampler reduces several values per row to one."""
 
-    _default_writer = TensorDictRoundRobinWriter
-
-    def __init__(
-        self,
-        storage: Storage | Callable[[], Storage] | None = None,
-        *,
-        priority_key: KeyLike = "td_error",
-        **options: Any,
-    ) -> None:
-        super().__init__(storage, **options)
-        self.priority_key = as_key(priority_key)
-
-    def _has_index(self) -> bool:
-        return True
-
-    def add(self, data: Any) -> Any:
-        """Write one row and its priority, if any; see `ReplayBuffer.add`."""
-        row = super().add(data)
-        if isinstance(row, int) and self._has_priorities:
-            self._take_priority([data], torch.tensor([row]))
-        elif isinstance(row, torch.Tensor) and row.numel():
-            self._take_priority(data, row)
-        return row
-
-    def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Tensor:
-        """Write rows and their priorities, if any; see `ReplayBuffer.extend`.
-
-        `update_priority=False`: ignore priorities in the data; rows get the default for new rows.
-        """
-        rows = super().extend(tensordicts)
-        if update_priority is not False and len(rows):
-            self._take_priority(tensordicts, rows)
-        return rows
+    _sampler: Sampler
+    update_priority: Any
 
     def update_tensordict_priority(self, data: Any) -> None:
         """Set priorities from a batch `[B, …]` or `[]`; no effect if the sampler uses none.

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from offline_data.base.errors import BufferUsageError, UsageError
 from offline_data.base.pickles import pickled_by_name
-from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.mixtures.leaves import INDEX, SOURCE_KEY, with_member
 from offline_data.buffers.mixtures.members import members_and_rows, update_priorities
 from offline_data.episode.fields import DONE, TRUNCATED, join_key
@@ -19,8 +18,10 @@ from offline_data.rows.derived.normalize import Normalizer
 from offline_data.rows.indexing import positive
 from offline_data.rows.keys import path_of
 from offline_data.rows.samplers import Sampler
-from offline_data.rows.storage import LazyTensorStorage, Storage
+from offline_data.rows.storage import Storage
 from offline_data.rows.transforms import Transform
+from offline_data.torchrl.buffer import ReplayBuffer
+from offline_data.torchrl.storages import LazyTensorStorage
 
 
 @pickled_by_name
