@@ -235,7 +235,7 @@ def transitions_of(reader: DatasetReader, rows: NDArray[np.int64]) -> list[dict[
     """Return whole transitions by their step rows; see `first_transitions`."""
     columns = reader.transitions_at(rows)
     del columns[EPISODE]
-    episodes = np.searchsorted(reader.starts, rows, side="right") - 1
+    episodes = reader.episode_of(rows)
     steps = rows - reader.starts[episodes]
     texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
     return [

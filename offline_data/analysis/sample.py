@@ -63,7 +63,7 @@ def random_rows(
         UsageError: No such row, or no episode is long enough for a slice.
     """
     lengths = reader.lengths.copy()
-    np.subtract.at(lengths, _episodes_of(reader, reader.invalid_rows), 1)  # each is a last row
+    np.subtract.at(lengths, reader.episode_of(reader.invalid_rows), 1)  # each is a last row
     length = slice_len or 1
     places = np.maximum(lengths - length + 1, 0)  # number of possible slice starts per episode
     ends = np.cumsum(places)
@@ -79,10 +79,6 @@ def random_rows(
     first = reader.starts[episodes] + drawn - (ends - places)[episodes]
     rows: NDArray[np.int64] = (first[:, None] + np.arange(length)).reshape(-1)
     return rows
-
-
-def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.asarray(np.searchsorted(reader.starts, rows, side="right") - 1, np.int64)
 
 
 def _describe(values: NDArray[np.generic]) -> SampledLeaf:

@@ -439,7 +439,7 @@ class _Selection:
     ) -> _Selection:
         """Return the rows of `pieces` in both tables; final observations are those that are known."""
         first, lengths = (reader.starts, reader.lengths) if pieces is None else pieces
-        episode = np.searchsorted(reader.starts, first, side="right") - 1
+        episode = reader.episode_of(first)
         inside = first + lengths < (reader.starts + reader.lengths)[episode]
         known = inside | np.asarray(reader.episodes[("final_observation",)], bool)[episode]
         ends, finals = (first + lengths - 1)[known], (first + episode + lengths)[known]

@@ -16,7 +16,7 @@ from offline_data.base.errors import UsageError
 from offline_data.base.files import free_memory, human_bytes
 from offline_data.base.plurals import plural
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, STEPS, TED
+from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, TED
 from offline_data.store.reader import DatasetReader
 
 Style: TypeAlias = Literal["transitions", "episodes", "qlearning", "dataset"]
@@ -136,7 +136,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         marked = reader.episodes.get(TIMEOUT)
         if marked is None:
             return flags
-        episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
+        episodes = reader.episode_of(self._rows)
         last = self._rows == (reader.starts + reader.lengths - 1)[episodes]
         return np.where(last, np.asarray(marked, bool)[episodes], flags)
 
@@ -157,17 +157,13 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         keys = {**_FLAT, **self._others, "actions": ("action",), **observed}
         key, after, reader = keys[name], name == "next_observations", self._reader
         if key not in reader.observation_leaves or TED in reader.manifest.tables:
-            return self._steps(next_of(key) if after else key)
-        episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
+            return reader.steps_table, next_of(key) if after else key, self._rows
+        episodes = reader.episode_of(self._rows)
         return OBSERVATIONS, key, self._rows + episodes + int(after)
-
-    def _steps(self, key: Key) -> tuple[str, Key, NDArray[np.int64]]:
-        """Return the place of a leaf with a row for each transition."""
-        return STEPS if STEPS in self._reader.manifest.tables else TED, key, self._rows
 
     def _scalars(self, key: Key) -> NDArray[Any]:
         """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
-        column = self._leaf(*self._steps(key))
+        column = self._leaf(self._reader.steps_table, key, self._rows)
         column = column[:, 0] if column.shape[1:] == (1,) else column
         return np.array(column) if self._view is None else column
 
@@ -176,19 +172,19 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         mapped = self._view_rows(table, key, rows)
         if mapped is not None:
             return mapped
-        leaf, run = self._reader.leaf(table, key), _run(rows)
+        leaf, run = self._reader.leaf(table, key), run_of(rows)
         return np.array(leaf[rows if run is None else run], order="C")
 
     def _view_rows(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return rows of a leaf as a view of its file, if that is asked for and they can be."""
-        spec, run = self._reader.manifest.tables[table][key], _run(rows)
+        spec, run = self._reader.manifest.tables[table][key], run_of(rows)
         if self._view is None or run is None or spec.encoding or not spec.nbytes:
             return None
         found = self._view(table, key)
         return None if found is None else found[run]
 
 
-def _run(rows: NDArray[np.int64]) -> slice | None:
+def run_of(rows: NDArray[np.int64]) -> slice | None:
     """Return the slice of rows that follow each other; None for other rows, and for none."""
     follow = len(rows) and (np.diff(rows) == 1).all()
     return slice(int(rows[0]), int(rows[-1]) + 1) if follow else None

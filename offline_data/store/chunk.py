@@ -11,12 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episode import EpisodeBatch
-from offline_data.episode.fields import TERMINATED, TRUNCATED, Key
-from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
+from offline_data.episode.fields import EPISODE_COLUMNS, TERMINATED, TRUNCATED, Key
 from offline_data.store.reader import DatasetReader
-
-OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
-"""Episode columns computed from the steps; all others come from the source."""
 
 _BY_LENGTHS = ("transitions", "starts", "last_rows", "episode_of", "root_rows", "next_rows")
 """Cached properties that depend on the lengths alone; a batch of the same episodes inherits them."""
@@ -157,48 +153,23 @@ def read_chunk(
 ) -> EpisodeChunk:
     """Read episodes, or pieces of them; with `cut`, pieces that end early are truncated.
 
-    Rows that are contiguous in files of layout `compact` are returned as views of the files; all
-    others are copied.
+    Which rows are views of the files: see `DatasetReader.read_pieces`.
     """
-    begins, lengths = chosen.rows(reader), chosen.lengths
-    follows = (np.diff(chosen.episodes) == 1) & (begins[1:] == begins[:-1] + lengths[:-1])
-    together = bool(follows.all())
-
-    def index(first: NDArray[np.int64], counts: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """Return `counts[0]` rows from `first[0]` on, then those of the next …."""
-        if together:
-            return slice(int(first[0]), int(first[0] + counts.sum()))
-        before = np.cumsum(counts) - counts
-        return np.asarray(np.arange(int(counts.sum())) + np.repeat(first - before, counts))
-
-    rows, pairs = index(begins, lengths), index(begins + chosen.episodes, lengths + 1)
-    observations: dict[Key, NDArray[Any]] = {}
-    for key in reader.observation_leaves:
-        if TED in reader.manifest.tables:
-            after = reader.observations_at(key, begins + lengths - 1, after=True)
-            seen = np.insert(reader.leaf(TED, key)[rows], np.cumsum(lengths), after, axis=0)
-        else:
-            seen = reader.leaf(OBSERVATIONS, key)[pairs]
-        observations[key] = seen
-    steps = {k: reader.step(k)[rows] for k in reader.step_leaves if k != EPISODE}
-    early = chosen.steps + lengths < reader.lengths[chosen.episodes]
+    batch = reader.read_pieces(chosen.episodes, chosen.steps, chosen.lengths)
+    early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
     if cut and early.any():
-        last = np.cumsum(lengths)[early] - 1
-        truncated = np.array(steps[TRUNCATED])
-        truncated[last] |= ~steps[TERMINATED][last].astype(bool)
-        steps[TRUNCATED] = truncated
-    final = np.asarray(reader.episodes[("final_observation",)])[chosen.episodes].astype(bool)
-    columns = {k: c for k, c in reader.episodes.items() if k[0] not in OWN_COLUMNS}
-    extras = {key: np.array(column[chosen.episodes]) for key, column in columns.items()}
-    batch = EpisodeBatch(lengths, steps, observations, final | early, extras)
-    found = {key: reader.words(key) for key in (*steps, *observations)}
+        last = batch.last_rows[early]
+        truncated = np.array(batch.steps[TRUNCATED])
+        truncated[last] |= ~batch.steps[TERMINATED][last].astype(bool)
+        batch = replace(batch, steps={**batch.steps, TRUNCATED: truncated})
+    found = {key: reader.words(key) for key in (*batch.steps, *batch.observations)}
     words = {key: listed for key, listed in found.items() if listed is not None}
-    return EpisodeChunk(batch, chosen.episodes, begins, chosen.steps, words)
+    return EpisodeChunk(batch, chosen.episodes, chosen.rows(reader), chosen.steps, words)
 
 
 def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> EpisodeChunk:
     """Read single transitions, `[n]` ascending rows, each as an episode of its own."""
-    episodes = np.searchsorted(reader.starts, rows, side="right") - 1
+    episodes = reader.episode_of(rows)
     ones, steps = np.ones(len(rows), np.int64), rows - reader.starts[episodes]
     return read_chunk(reader, EpisodeSelection(episodes, ones, steps), cut=False)
 
@@ -206,4 +177,4 @@ def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> EpisodeC
 def episode_words(reader: DatasetReader) -> Mapping[Key, Sequence[str]]:
     """Return the vocabularies of text columns of the episode table."""
     known = reader.vocabularies.get("episodes", {})
-    return {key: words for key, words in known.items() if key[0] not in OWN_COLUMNS}
+    return {key: words for key, words in known.items() if key[0] not in EPISODE_COLUMNS}

@@ -40,8 +40,8 @@ from offline_data.base.files import check_links, disk_errors, read_head, write_d
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.episode.cut import runs_within
-from offline_data.episode.fields import Key, join_key
-from offline_data.store.arrays import TIMEOUT
+from offline_data.episode.fields import EPISODE_COLUMNS, Key, join_key
+from offline_data.store.arrays import TIMEOUT, run_of
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, OBSERVATIONS, STEPS, LeafSpec
 from offline_data.store.library import Entry
 from offline_data.store.reader import DatasetReader, open_reader
@@ -54,7 +54,7 @@ _BLOCK = 16 << 20
 """Bytes of one leaf that are in memory at once."""
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 16
 """Size of the groups of whole episodes that are hashed together, leaf by leaf."""
-_DERIVED = {"start", "length", "return", "terminated", "truncated", "final_observation", TIMEOUT[0]}
+_DERIVED = {*EPISODE_COLUMNS, TIMEOUT[0]}
 
 
 class Content:
@@ -89,8 +89,8 @@ class Content:
         after their actions.
         """
         table, key = leaf
-        run = len(rows) and (np.diff(rows) == 1).all()  # a slice is twice as fast
-        at: Any = slice(int(rows[0]), int(rows[-1]) + 1) if run else rows
+        run = run_of(rows)  # a slice is twice as fast
+        at: Any = rows if run is None else run
         if table == OBSERVATIONS:
             values: Any = self.reader.observations_at(key, rows, after=after)
         elif table == EPISODES:

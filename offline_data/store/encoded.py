@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _HEADERS, _DECODED = 1 << 16, 32
 """Rows whose headers are checked at once, and rows that are decoded at once where few are needed."""
 
+VERIFY = "`offline-data check --files ID` names every damaged file of a dataset"
+"""Hint for rows that lie where none can."""
+
 _pools: dict[int, ThreadPoolExecutor] = {}
 """Thread pool by process id: a forked process has none of its parent's threads."""
 
@@ -102,7 +105,6 @@ class EncodedColumn:
         return EncodedColumn.of, (self.images(), self._kind, self._where)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
@@ -118,7 +120,6 @@ class EncodedColumn:
         return EncodedColumn(self._data, self._offsets, self._kind, self._where, rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Decode all rows; see `decode`."""
         if copy is False:
             raise ValueError("encoded images are decoded into new memory")
         out = np.empty(self.shape, self.dtype)
@@ -151,16 +152,20 @@ class EncodedColumn:
 
     def images(self) -> list[bytes]:
         """Return the encoded images; raises `FormatError`."""
-        begins, ends = (bound.tolist() for bound in self.bounds())
-        return [self._data[a:b].tobytes() for a, b in zip(begins, ends, strict=True)]
+        data, begins, ends = self._stored()
+        return [data[a:b].tobytes() for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
 
     def runs(self) -> Iterator[NDArray[np.uint8]]:
         """Yield the bytes of all rows, contiguous ones together."""
-        begins, ends = self.bounds()
+        data, begins, ends = self._stored()
         apart = np.flatnonzero(begins[1:] != ends[:-1]) + 1
         for first, stop in pairwise([0, *apart.tolist(), len(begins)]):
             if first < stop:
-                yield self._data[begins[first] : ends[stop - 1]]
+                yield data[begins[first] : ends[stop - 1]]
+
+    def _stored(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bytes of a file, and where those of each row begin and end."""
+        return self._data, *self.bounds()
 
     def decode(self, places: Sequence[NDArray[Any]], threads: int | None = None) -> None:
         """Decode each row into its array; a repeated row is decoded only once.
@@ -241,7 +246,7 @@ class EncodedColumn:
             raise FormatError(
                 f"{self._name_row(row)} is said to be bytes {begins[row]} to {ends[row]} of "
                 f"{len(self._data)}",
-                hint="`offline-data check --files ID` names every damaged file of a dataset",
+                hint=VERIFY,
             )
         return begins, ends
 
@@ -259,16 +264,11 @@ class PixelColumn:
 
     def __init__(self, column: EncodedColumn) -> None:
         self._column = column
-        self.dtype, self.shape, self.ndim, self.size = (
-            column.dtype,
-            column.shape,
-            column.ndim,
-            column.size,
-        )
+        self.dtype, self.shape = column.dtype, column.shape
+        self.ndim, self.size = column.ndim, column.size
         self.nbytes = self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._column)
 
     def __getitem__(self, index: Any) -> Any:
@@ -283,7 +283,6 @@ class PixelColumn:
         return PixelColumn(self._column.joined_with([other._column for other in others]))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Decode all rows."""
         return self._column.__array__(dtype, copy)
 
     def blocks(self) -> Iterator[NDArray[Any]]:

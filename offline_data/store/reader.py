@@ -7,6 +7,7 @@ import os
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -37,7 +38,7 @@ from offline_data.episode.fields import (
     next_of,
 )
 from offline_data.raw.pixels import at_once
-from offline_data.store.encoded import EncodedColumn, blocks_of
+from offline_data.store.encoded import VERIFY, EncodedColumn, blocks_of
 from offline_data.store.layout import (
     EPISODE,
     EPISODES,
@@ -85,6 +86,11 @@ class DatasetReader:
         """`E`, number of episodes."""
         return int(self.manifest.counts["episodes"])
 
+    @property
+    def steps_table(self) -> str:
+        """Table of the leaves with a row for each transition: `steps`, or `ted` in that layout."""
+        return STEPS if STEPS in self.manifest.tables else TED
+
     @cached_property
     def step_leaves(self) -> dict[Key, LeafSpec]:
         """Leaves with `N` rows by TED key: `action`, `next/reward`, … and `episode`."""
@@ -126,6 +132,10 @@ class DatasetReader:
             name = self.manifest.tables[EPISODES][("start",)].file
             raise _damage_error(self.path, name, "its episodes are not the rows of the dataset")
         return lengths
+
+    def episode_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the episode of each of some step rows, in the shape of `rows`."""
+        return np.asarray(np.searchsorted(self.starts, rows, side="right") - 1)
 
     @cached_property
     def invalid_rows(self) -> NDArray[np.int64]:
@@ -179,7 +189,7 @@ class DatasetReader:
 
     def step(self, key: Key) -> NDArray[np.generic]:
         """Map a step leaf by TED key, `[N, …]`; text as codes."""
-        return self.leaf(STEPS if STEPS in self.manifest.tables else TED, key)
+        return self.leaf(self.steps_table, key)
 
     def words(self, key: Key, *tables: str) -> list[str] | None:
         """Return the vocabulary of a leaf, by TED key, of steps, observations or given tables.
@@ -244,23 +254,66 @@ class DatasetReader:
             out[flag] = np.zeros((len(rows), 1), bool)
         return out
 
+    def read_pieces(
+        self,
+        episodes: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> EpisodeBatch:
+        """Read pieces of episodes as a batch: their numbers, first steps and lengths, `[C]` each.
+
+        Text comes as codes, encoded leaves stay encoded. Rows that are contiguous in files of layout
+        `compact` are views of the files; all others are copied.
+        """
+        begins = self.starts[episodes] + steps
+        follows = (np.diff(episodes) == 1) & (begins[1:] == begins[:-1] + lengths[:-1])
+        together = len(episodes) > 0 and bool(follows.all())
+
+        def index(first: NDArray[np.int64], counts: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+            """Return `counts[0]` rows from `first[0]` on, then those of the next …."""
+            if together:
+                return slice(int(first[0]), int(first[0] + counts.sum()))
+            before = np.cumsum(counts) - counts
+            return np.asarray(np.arange(int(counts.sum())) + np.repeat(first - before, counts))
+
+        rows, pairs = index(begins, lengths), index(begins + episodes, lengths + 1)
+        observations: dict[Key, NDArray[Any]] = {}
+        for key in self.observation_leaves:
+            if TED in self.manifest.tables:
+                after = self.observations_at(key, begins + lengths - 1, after=True)
+                seen = np.insert(self.leaf(TED, key)[rows], np.cumsum(lengths), after, axis=0)
+            else:
+                seen = self.leaf(OBSERVATIONS, key)[pairs]
+            observations[key] = seen
+        final = np.asarray(self.episodes[("final_observation",)])[episodes].astype(bool)
+        early = steps + lengths < self.lengths[episodes]
+        return EpisodeBatch(
+            lengths,
+            {key: self.step(key)[rows] for key in self.step_leaves if key != EPISODE},
+            observations,
+            final | early,
+            {
+                k: np.array(c[episodes])
+                for k, c in self.episodes.items()
+                if k[0] not in EPISODE_COLUMNS
+            },
+        )
+
     def episode_batch(self, first: int, stop: int) -> EpisodeBatch:
         """Read episodes `[first, stop)` back as a batch, text as `str`; copies."""
-        lengths = self.lengths[first:stop]
-        begin = int(self.starts[first]) if stop > first else 0
-        rows = np.arange(begin, begin + int(lengths.sum()))
-        steps = {k: self.as_text(k, self.step(k)[rows]) for k in self.step_leaves if k != EPISODE}
-        observations = {
-            key: self.as_text(key, self._observation_run(key, rows, lengths, first))
-            for key in self.observation_leaves
-        }
-        extras = {
-            key: self.as_text(key, np.array(column[first:stop]), EPISODES)
-            for key, column in self.episodes.items()
-            if key[0] not in EPISODE_COLUMNS
-        }
-        final = np.array(self.episodes[("final_observation",)][first:stop])
-        return EpisodeBatch(lengths.copy(), steps, observations, final, extras)
+        numbers, lengths = np.arange(first, stop), self.lengths[first:stop].copy()
+        batch = self.read_pieces(numbers, np.zeros_like(numbers), lengths)
+
+        def copied(columns: Mapping[Key, Any], *tables: str) -> dict[Key, Any]:
+            own = {k: np.array(c) if isinstance(c, np.ndarray) else c for k, c in columns.items()}
+            return {key: self.as_text(key, column, *tables) for key, column in own.items()}
+
+        return replace(
+            batch,
+            steps=copied(batch.steps),
+            observations=copied(batch.observations),
+            episodes=copied(batch.episodes, EPISODES),
+        )
 
     def check_files(self) -> None:
         """Raise `ManifestError` if a file is missing or has another size; or `AccessError`."""
@@ -269,18 +322,6 @@ class DatasetReader:
             problem = file_problem(self.path, name, entry["size"], plain)
             if problem:
                 raise _damage_error(self.path, name, f"it {problem}")
-
-    def _observation_run(
-        self, key: Key, rows: NDArray[np.int64], lengths: NDArray[np.int64], first: int
-    ) -> NDArray[Any]:
-        """Lay out `T + 1` observation rows per episode for episodes from number `first` on."""
-        if TED not in self.manifest.tables:
-            begin = int(rows[0]) + first if len(rows) else 0
-            run: Any = self.leaf(OBSERVATIONS, key)[begin : begin + len(rows) + len(lengths)]
-            return np.array(run) if isinstance(run, np.ndarray) else run
-        ends = np.cumsum(lengths)
-        root, after = self.leaf(TED, key)[rows], self.leaf(TED, next_of(key))[rows]
-        return np.insert(root, ends, after[ends - 1], axis=0)
 
     def _map(self, file: str) -> NDArray[np.uint8]:
         if file not in self._mapped:
@@ -371,7 +412,7 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
         raise IntegrityError(
             f"Text codes run from {codes.min()} to {codes.max()}, and the vocabulary has "
             f"{plural(len(words), 'word')}",
-            hint="`offline-data check --files ID` names every damaged file of a dataset",
+            hint=VERIFY,
         )
     table = np.array([*words, None], dtype=object)
     return np.asarray(table[codes], dtype=object)

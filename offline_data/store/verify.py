@@ -22,7 +22,7 @@ from offline_data.base.progress import SILENT, Progress, Task
 from offline_data.episode.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.store.audit import equal_rows
 from offline_data.store.encoded import as_encoded
-from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
+from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, TED, TEXT
 from offline_data.store.library import Entry, foreign_files
 from offline_data.store.manifest import Manifest, check_digest, read_manifest
 from offline_data.store.reader import DatasetReader, file_problem
@@ -169,7 +169,7 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
         except IntegrityError as error:
             yield Problem(file, error.message)
             return
-    yield from _compare_steps(reader, STEPS if STEPS in tables else TED)
+    yield from _compare_steps(reader)
     for table, leaf in [(table, leaf) for table, spec in tables.items() for leaf in spec.leaves]:
         values = reader.leaf(table, leaf.key)
         if (images := as_encoded(values)) is not None:
@@ -184,17 +184,17 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
                 )
 
 
-def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
+def _compare_steps(reader: DatasetReader) -> Iterator[Problem]:
     """Compare the episode table and the counts with the rows of steps, `_ROWS` at a time."""
     columns = {key[0]: np.asarray(column) for key, column in reader.episodes.items()}
-    starts, rows = reader.starts, reader.transitions
+    starts, rows, steps = reader.starts, reader.transitions, reader.steps_table
     last = starts + reader.lengths - 1
     flags = {"terminated": reader.step(TERMINATED), "truncated": reader.step(TRUNCATED)}
     counts = {name: int(np.count_nonzero(flag)) for name, flag in flags.items()}
     wrong_episodes = wrong_done = 0
     for begin in range(0, rows, _ROWS):
         part = slice(begin, min(begin + _ROWS, rows))
-        owner = np.searchsorted(starts, np.arange(part.start, part.stop), side="right") - 1
+        owner = reader.episode_of(np.arange(part.start, part.stop))
         wrong_episodes += int((reader.step(EPISODE)[part] != owner).sum())
         if steps == TED:
             done = np.logical_or(*(flag[part] for flag in flags.values()))

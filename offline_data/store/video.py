@@ -32,7 +32,7 @@ from offline_data.base.errors import FormatError, MissingDependencyError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.raw.pixels import at_once
 from offline_data.raw.video import VideoFile
-from offline_data.store.encoded import EncodedColumn, in_threads
+from offline_data.store.encoded import VERIFY, EncodedColumn, in_threads
 from offline_data.store.layout import LeafSpec, video_name
 
 _OPEN, _COPIES = 64, 5
@@ -40,7 +40,6 @@ _OPEN, _COPIES = 64, 5
 at 480 x 640."""
 _FEW = 8
 """Frames held at once below which they are decoded one after another, not in threads."""
-_VERIFY = "`offline-data check --files ID` names every damaged file of a dataset"
 
 _idle: dict[int, list[tuple[str, VideoFile]]] = {}
 """Open containers by process id, the last used at the end: those of a parent are never touched."""
@@ -67,7 +66,7 @@ class StoredVideo:
         data = np.fromfile(self.times, "<i8")
         index = data[: len(data) // 2 * 2].reshape(-1, 2)
         if not len(index) or (np.diff(index[:, 0]) <= 0).any() or (index[:, 1] & ~1).any():
-            raise FormatError(f"{self.times} is not a list of times and key frames", hint=_VERIFY)
+            raise FormatError(f"{self.times} is not a list of times and key frames", hint=VERIFY)
         return index
 
     @contextmanager
@@ -92,12 +91,10 @@ class StoredVideo:
 
 def hash_file(path: Path) -> tuple[int, str]:
     """Return the size and SHA-256 of a file."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else None
-        if digest is None:  # Python 3.10
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
         return file.tell(), digest.hexdigest()
 
 
@@ -186,35 +183,32 @@ class VideoColumn(EncodedColumn):
             raise FormatError(
                 f"{self._name_row(row)} is said to be frame {frame} of video {file}, "
                 f"{has or f'and there are {len(self._files)} videos'}",
-                hint=_VERIFY,
+                hint=VERIFY,
             )
         return pairs
-
-    @override
-    def images(self) -> list[bytes]:
-        return [row.tobytes() for row in self._identities()]
-
-    @override
-    def runs(self) -> Iterator[NDArray[np.uint8]]:
-        yield self._identities().reshape(-1)
 
     @override
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         ends = 40 * np.arange(1, len(self) + 1, dtype=np.int64)
         return ends - 40, ends
 
-    def _identities(self) -> NDArray[np.uint8]:
+    @override
+    def _stored(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         pairs = self.pairs()
         out = np.empty((len(pairs), 40), np.uint8)
         of_files = b"".join(bytes.fromhex(file.sha256) for file in self._files)
         out[:, :32] = np.frombuffer(of_files, np.uint8).reshape(-1, 32)[pairs[:, 0]]
         out[:, 32:] = pairs[:, 1].astype("<i8").reshape(-1, 1).view(np.uint8)
-        return out
+        return out.reshape(-1), *self.bounds()
+
+    def _codes(self) -> NDArray[np.int64]:
+        """Return `file << 32 | frame` of each row."""
+        pairs = self.pairs().astype(np.int64)
+        return np.asarray(pairs[:, 0] << 32 | pairs[:, 1])
 
     @override
     def decode(self, places: Sequence[NDArray[Any]], threads: int | None = None) -> None:
-        pairs = self.pairs().astype(np.int64)
-        codes, of = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_inverse=True)
+        codes, of = np.unique(self._codes(), return_inverse=True)
         order, stops = np.argsort(of.reshape(-1), kind="stable"), np.cumsum(np.bincount(of.ravel()))
         runs = self._runs_of(codes)
 
@@ -239,7 +233,7 @@ class VideoColumn(EncodedColumn):
             yield decoder
 
     def _runs_of(self, codes: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Cut ascending `file << 32 | frame` into runs that are decoded from the same key frame."""
+        """Cut ascending codes into runs that are decoded from the same key frame."""
         begins = np.zeros(len(codes), bool)
         files = codes >> 32
         for first, stop in pairwise(
@@ -259,8 +253,7 @@ class VideoColumn(EncodedColumn):
 
     def check_decoding(self, step: int) -> None:
         """Decode every `step`-th run from a key frame to the next; raises `FormatError`."""
-        pairs = self.pairs().astype(np.int64)
-        codes, first = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_index=True)
+        codes, first = np.unique(self._codes(), return_index=True)
         for begin, stop in self._runs_of(codes)[::step]:
             for _ in self[first[begin:stop]].blocks():
                 pass

@@ -122,7 +122,7 @@ class ChosenEqualsRejected(_DocumentRule):
             documents, chosen, rejected = _pairs(totals, reader)
             same = documents[(chosen == rejected).all(0)]
             cut, both = np.asarray(reader.episodes[("truncated",)]), is_packed(reader)
-            first = same if both else np.searchsorted(reader.starts, same, side="right") - 1
+            first = same if both else reader.episode_of(same)
             number = int((cut[first] | cut[first + both]).sum())
             message = (
                 plural_of(len(same), len(documents), "pair", "has", "have")

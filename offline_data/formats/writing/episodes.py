@@ -15,14 +15,9 @@ from offline_data.base.errors import UsageError
 from offline_data.base.plurals import shorten
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.cut import runs_within
-from offline_data.episode.fields import Key, join_key
+from offline_data.episode.fields import EPISODE_COLUMNS, Key, join_key
 from offline_data.formats.base import PART_BYTES
-from offline_data.store.chunk import (
-    OWN_COLUMNS,
-    EpisodeSelection,
-    read_chunk,
-    select_episodes,
-)
+from offline_data.store.chunk import EpisodeSelection, read_chunk, select_episodes
 from offline_data.store.history import history_of
 from offline_data.store.layout import EPISODE, EPISODES, LeafSpec
 from offline_data.store.manifest import HistoryStep
@@ -101,7 +96,7 @@ class ExportMember:
         facts = [
             Leaf.of(leaf, "episodes")
             for key, leaf in reader.manifest.tables[EPISODES].by_key.items()
-            if key[0] not in OWN_COLUMNS
+            if key[0] not in EPISODE_COLUMNS
         ]
         return tuple(sorted((*steps, *seen, *facts), key=lambda leaf: (leaf.table, leaf.key)))
 

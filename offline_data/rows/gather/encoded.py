@@ -64,7 +64,7 @@ class EncodedGather:
         steps = rows.to("cpu", torch.int64).numpy()
         if len(steps) and not 0 <= steps.min() <= steps.max() < self._reader.transitions:
             raise IndexError(f"Rows {steps.min()} to {steps.max()} are out of range")
-        roots = steps + np.searchsorted(self._reader.starts, steps, side="right") - 1
+        roots = steps + self._reader.episode_of(steps)
         found: dict[int, Tensor] = {}
         for leaf, places in self._slots.items():  # before and after the action together
             wanted = [steps if leaf[0] == STEPS else roots + after for _, after in places]

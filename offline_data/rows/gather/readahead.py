@@ -103,7 +103,7 @@ class Readahead:
         numbers = rows.to("cpu", torch.int64).numpy()
         roots = numbers
         if any(gather.at != "step" for gather, _ in self._sources):
-            roots = numbers + np.searchsorted(self._reader.starts, numbers, side="right") - 1
+            roots = numbers + self._reader.episode_of(numbers)
         of_file: dict[int, tuple[Map, list[NDArray[np.int64]]]] = {}
         for gather, map in self._sources:
             positions = numbers if gather.at == "step" else roots + (gather.at == "next")

@@ -18,7 +18,7 @@ from offline_data.analysis.checks.rule import Measured, Rule, Tally
 from offline_data.base.plurals import plural_of
 from offline_data.episode.fields import Key, join_key, next_of
 from offline_data.store.encoded import EncodedColumn
-from offline_data.store.layout import OBSERVATIONS, STEPS, TED, VIDEO, LeafSpec
+from offline_data.store.layout import OBSERVATIONS, VIDEO, LeafSpec
 from offline_data.store.reader import DatasetReader
 
 _CHANNELS = (1, 3, 4)
@@ -286,8 +286,7 @@ def encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArra
     The row after the last action of an episode is none if the observation there is unknown.
     """
     if not _has_final_rows(reader, key):
-        table = TED if TED in reader.manifest.tables else STEPS
-        return cast("EncodedColumn", reader.leaf(table, key)), np.arange(reader.transitions)
+        return cast("EncodedColumn", reader.step(key)), np.arange(reader.transitions)
     column = cast("EncodedColumn", reader.leaf(OBSERVATIONS, key))
     known = np.ones(len(column), bool)
     final = np.asarray(reader.episodes[("final_observation",)])
