@@ -198,7 +198,7 @@ def _values(
     if shorter := int((lengths[0] != lengths[1]).sum()):
         most = float(np.abs(lengths[0] - lengths[1]).max())
         yield ValueDifference(EPISODES, "length", shorter, shorter, most)
-    if lost := int((a.final[first] != b.final[second]).sum()):
+    if lost := int((a.reader.final[first] != b.reader.final[second]).sum()):
         yield ValueDifference(EPISODES, "final_observation", lost, lost, None)
     for leaf in leaves:
         count, pairs, largest = 0, set[int](), list[float]()
@@ -228,7 +228,7 @@ def _row_pairs(
         starts, lengths = (first, second), np.ones_like(first)
     elif after:
         starts = starts[0] + lengths - 1, starts[1] + lengths - 1
-        lengths = (a.final[first] & b.final[second]).astype(np.int64)
+        lengths = (a.reader.final[first] & b.reader.final[second]).astype(np.int64)
     for begin, stop in runs_within(lengths, most):
         of_run = lengths[begin:stop]
         pairs = np.repeat(np.arange(begin, stop), of_run)
@@ -246,8 +246,7 @@ def _compare(
     left, right = a.rows(leaf, rows[0], after=after), b.rows(leaf, rows[1], after=after)
     images = as_encoded(left), as_encoded(right)
     if images[0] is not None and images[1] is not None:
-        both = zip(images[0].images(), images[1].images(), strict=True)
-        return np.array([one != two for one, two in both], bool), None
+        return ~images[0].same_rows(images[1]), None
     data = (np.frombuffer(one.tobytes(), np.uint8) for one in (left, right))
     differ = np.asarray(np.not_equal(*data).reshape(len(rows[2]), -1).any(axis=1))
     if a.specs[leaf].text or not differ.any():

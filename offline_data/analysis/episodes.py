@@ -190,7 +190,7 @@ def episode_quality(
         measures.append(_Saturation(reader, found.actions))
     if found.time:
         measures.append(_Clock(reader, found.time, rate))
-    leaves = reader.step_leaves | reader.observation_leaves
+    leaves = reader.leaves
     read = {found.success, found.motion, *found.actions, found.time} - {None}
     size = sum(prod(leaves[key].shape) for key in read if key)
     rows = max(_LEAST_ROWS, BLOCK_ITEMS // max(1, size)) if measures else reader.transitions
@@ -242,7 +242,7 @@ class _Leaves(NamedTuple):
 
     @classmethod
     def of(cls, reader: DatasetReader, leaf: str | None = None) -> _Leaves:
-        every = reader.step_leaves | reader.observation_leaves
+        every = reader.leaves
         known = {join_key(key): key for key, spec in every.items() if _is_continuous(spec)}
         observed = [key for key in observed_leaves(reader) if key in known.values()]
         actions = tuple(key for key in known.values() if key[0] == "action")
@@ -298,7 +298,7 @@ class LeafSeries:
 
     def __init__(self, reader: DatasetReader, key: Key, dtype: str = "float32") -> None:
         self.observed = key in reader.observation_leaves
-        leaf = (reader.step_leaves | reader.observation_leaves)[key]
+        leaf = reader.leaves[key]
         self._starts, self.key, self._features = reader.starts, key, prod(leaf.shape)
         self._dtype = dtype if leaf.dtype in {"float32", "float16"} else "float64"
         self._kept = np.zeros((self._features, 0), self._dtype)
@@ -337,8 +337,7 @@ class _Motion:
         self._slow = 1.0001 * float(np.sqrt(np.square(self._least).sum()))
         self._space = np.zeros(0, self._least.dtype)
         count = reader.episode_count
-        final = np.asarray(reader.episodes[("final_observation",)], np.int64)
-        self._steps = reader.lengths - 1 + (final if self._series.observed else 0)
+        self._steps = reader.lengths - 1 + (reader.final if self._series.observed else 0)
         self._idle, self._velocity = np.zeros(count, np.int64), np.full(count, np.nan)
         self._jerk, self._known = np.full((2, count), np.nan), np.zeros(count, np.int64)
         self._waiting, self._done = list[NDArray[np.float32]](), 0
@@ -437,7 +436,7 @@ class _Clock:
 
     def __init__(self, reader: DatasetReader, key: Key, rate: float | None) -> None:
         self._series, self._starts = LeafSeries(reader, key, "float64"), reader.starts
-        kind = np.dtype((reader.step_leaves | reader.observation_leaves)[key].dtype)
+        kind = np.dtype(reader.leaves[key].dtype)
         self._rounding = 4 * float(np.finfo(kind if kind.kind == "f" else "float64").eps)
         gaps = sample_rows(reader, key, after=True) - sample_rows(reader, key)
         gaps = gaps[gaps > 0]

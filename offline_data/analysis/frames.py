@@ -137,7 +137,7 @@ def image_layout(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def _has_final(reader: DatasetReader, key: Key, episode: int) -> bool:
-    known = bool(reader.episodes[("final_observation",)][episode])
+    known = bool(reader.final[episode])
     return known and key in reader.observation_leaves
 
 

@@ -311,7 +311,7 @@ class _EpisodeRows:
     def __init__(self, reader: DatasetReader, number: int, leaves: Mapping[Key, LeafSpec]) -> None:
         begin, self.steps = int(reader.starts[number]), int(reader.lengths[number])
         rows = np.arange(begin, begin + self.steps)
-        known = bool(np.asarray(reader.episodes[("final_observation",)])[number])
+        known = bool(reader.final[number])
         self._compared = self.steps if known else self.steps - 1
         self._observations = {
             key: np.concatenate(

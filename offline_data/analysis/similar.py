@@ -53,7 +53,7 @@ def with_similar(reader: DatasetReader, quality: EpisodeQuality) -> EpisodeQuali
 
 def _summaries(reader: DatasetReader, key: Key) -> NDArray[np.float64]:
     """Return mean, standard deviation, first and last value of each component, `[E, 4 · components]`."""
-    series, leaf = LeafSeries(reader, key), (reader.step_leaves | reader.observation_leaves)[key]
+    series, leaf = LeafSeries(reader, key), reader.leaves[key]
     chosen = np.unique(np.linspace(0, prod(leaf.shape) - 1, _FEATURES).astype(int))
     sample = finite_or_nan(sample_rows(reader, key))[:, chosen]
     low, middle, high = np.nanquantile(sample, (0.01, 0.5, 0.99), axis=0)[:, :, None]

@@ -292,7 +292,7 @@ def dataset_stats(
     transitions, count = chosen.steps.rows, len(chosen.numbers)
     if not transitions:
         raise UsageError(f"There is nothing to describe: no row of {reader.manifest.id}")
-    leaves = reader.step_leaves | reader.observation_leaves
+    leaves = reader.leaves
     keys = sorted(leaves.keys() - {EPISODE})
     measured = {key: _Figures(leaves[key]) for key in keys if not leaves[key].text}
     counts = {key: np.zeros(1, np.int64) for key in keys if leaves[key].text}
@@ -441,7 +441,7 @@ class _Selection:
         first, lengths = (reader.starts, reader.lengths) if pieces is None else pieces
         episode = reader.episode_of(first)
         inside = first + lengths < (reader.starts + reader.lengths)[episode]
-        known = inside | np.asarray(reader.episodes[("final_observation",)], bool)[episode]
+        known = inside | reader.final[episode]
         ends, finals = (first + lengths - 1)[known], (first + episode + lengths)[known]
         numbers, place = np.unique(episode, return_inverse=True)
         return cls(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -143,12 +143,11 @@ def resolve_settings(
     root: str | os.PathLike[str] | None = None,
     offline: bool | None = None,
     workers: int | None = None,
-    mirrors: Iterable[Mirror] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """Resolve the settings of one run: argument, else environment, else config file, else default.
 
-    Mirrors are combined in the order: arguments, environment, config file.
+    Mirrors are those of the environment, then those of the config file.
 
     Args:
         root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the config file's, else the
@@ -157,7 +156,6 @@ def resolve_settings(
             `OFFLINE_DATA_OFFLINE` is false, else the config file's value, else online.
         workers: Number of processes, or None for `OFFLINE_DATA_WORKERS`, else the config file's,
             else the cores of this machine.
-        mirrors: `(prefix, replacement)` pairs, see `check_mirror`.
         environ: The environment to read, config file included; None: this process's.
 
     Raises:
@@ -206,7 +204,6 @@ def resolve_settings(
     found["minari_path"] = user_path(minari, _TOOLS["minari_path"])
     places: dict[Mirror, str] = {}
     for origin, pairs in (
-        (ARGUMENT, [check_mirror(*pair, "mirrors") for pair in mirrors]),
         (_MIRRORS, _parse_mirrors(env.get(_MIRRORS, ""))),
         (CONFIG_FILE, file.get("mirrors", [])),
     ):
@@ -448,7 +445,7 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
     Args:
         prefix: Prefix of original URLs, including the scheme.
         replacement: An `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder.
-        where: Variable, file and key, or argument that contains it, for the message.
+        where: Variable, or file and key, that contains it, for the message.
 
     Raises:
         UsageError: One of the two is malformed, or only the prefix ends with a slash, so that the

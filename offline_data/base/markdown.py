@@ -16,14 +16,14 @@ _ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
 LINK = re.compile(rf"(?<!!)\[([^\[\]]{{1,300}})\]\(({_ADDRESS})\)|{_ADDRESS}(?<![.,;:!?*_~])")
 
 
-def escape(text: Any, longest: int = LONGEST) -> str:
+def escape(text: Any) -> str:
     r"""Return a text on one line as Markdown that shows it verbatim, without passwords in URLs.
 
     Example:
         >>> escape("a|b <script> [x](http://y) *z*\n# w")
         'a\\|b &lt;script&gt; \\[x\\]\\(http\\://y\\) \\*z\\* \\# w'
     """
-    return _FIRST.sub(r"\1\\\2", _escape_line(_cut(text, longest)))
+    return _FIRST.sub(r"\1\\\2", _escape_line(_cut(text)))
 
 
 def escape_text(text: Any) -> str:
@@ -33,7 +33,7 @@ def escape_text(text: Any) -> str:
         >>> escape_text("*z* of [`DAPG`](https://a.b/c_d), see http://x.y. ![f](ftp://g)")
         '\\*z\\* of [DAPG](https://a.b/c_d), see <http://x.y>. \\!\\[f\\]\\(ftp\\://g\\)'
     """
-    line, parts, end = _cut(text, LONGEST), [], 0
+    line, parts, end = _cut(text), [], 0
     for found in LINK.finditer(line):
         label, address = found[1], found[2]
         shown = f"[{_escape_line(label.strip('`'))}]({address})" if address else f"<{found[0]}>"
@@ -42,9 +42,9 @@ def escape_text(text: Any) -> str:
     return _FIRST.sub(r"\1\\\2", "".join([*parts, _escape_line(line[end:])]))
 
 
-def _cut(text: Any, longest: int) -> str:
+def _cut(text: Any) -> str:
     line = one_line(text)
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def _escape_line(line: str) -> str:

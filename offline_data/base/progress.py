@@ -167,14 +167,12 @@ class _Bar:
             self.advance(amount)
 
     def advance(self, amount: int = 1) -> None:
-        """Count `amount` more units."""
         with self._lock:
             self._done += amount
             if self.live is not None:
                 self.live.update(self.row, completed=self._done, total=self.total)
 
     def resize(self, total: int) -> None:
-        """Set the total number of units."""
         self.total = total
         self.advance(0)
 

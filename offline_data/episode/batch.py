@@ -115,7 +115,9 @@ class EpisodeBatch:
         return cls(nothing, {}, {}, nothing.astype(bool), skipped=skipped, warnings=warnings)
 
     def part(self, first: int, stop: int) -> EpisodeBatch:
-        """Return episodes `[first, stop)` of the batch, as views."""
+        """Return episodes `[first, stop)` of the batch, as views; the batch if it has no others."""
+        if first == 0 and stop >= len(self.lengths):
+            return self
         lengths = self.lengths[first:stop]
         begin = int(self.lengths[:first].sum())
         rows = slice(begin, begin + int(lengths.sum()))

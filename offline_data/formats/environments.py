@@ -70,8 +70,8 @@ def space_of(reader: DatasetReader, root: str) -> Any:
                 f"The {root} space of {reader.manifest.id} cannot be read: "
                 f"{type(error).__name__} {shown(str(error), 200)}"
             ) from error
-    known = {**reader.step_leaves, **reader.observation_leaves}
-    leaves = {key[1:]: leaf for key, leaf in known.items() if key[0] == root and key != EPISODE}
+    known = reader.leaves.items()
+    leaves = {key[1:]: leaf for key, leaf in known if key[0] == root and key != EPISODE}
     if root == "observation":  # where the source has other names: `pixels`
         leaves = leaves or observed_leaves(reader)
     if not leaves:

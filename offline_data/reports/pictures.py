@@ -226,13 +226,6 @@ def space_evenly(first: int, stop: int, most: int) -> NDArray[np.int64]:
     return np.unique(found.round().astype(np.int64))
 
 
-def read_rows(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a leaf at step rows, for observations before the action; encoded images decoded."""
-    if key in reader.observation_leaves:
-        return np.asarray(reader.observations_at(key, rows, after=False))
-    return np.asarray(reader.step(key)[rows])
-
-
 def leaf_curves(
     reader: DatasetReader,
     key: Key,
@@ -243,7 +236,7 @@ def leaf_curves(
     """Read a leaf at some steps of an episode, by default up to `MOST_POINTS`, evenly spaced."""
     if steps is None:
         steps = space_evenly(0, int(reader.lengths[episode]), MOST_POINTS)
-    values = read_rows(reader, key, int(reader.starts[episode]) + steps)
+    values = np.asarray(reader.values_at(key, int(reader.starts[episode]) + steps))
     flat = values.reshape(len(steps), prod(values.shape[1:])).astype(np.float64).T
     return Curves(join_key(key), feature_labels(values.shape[1:], names), episode, steps, flat)
 
@@ -422,13 +415,13 @@ def speeds(reader: DatasetReader, key: Key, episode: int, points: int) -> NDArra
     Values that are not finite are ignored; reads some rows at a time.
     """
     begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
-    size = prod((reader.step_leaves | reader.observation_leaves)[key].shape)
+    size = prod(reader.leaves[key].shape)
     every = max(1, -(-(length - 1) // points))
     rows = max(_CHUNK_ITEMS // (size * every), 1) * every
     found = [np.zeros(0)]
     for first in range(0, length - 1, rows):
         some = begin + np.arange(first, min(first + rows + 1, length))
-        x = read_rows(reader, key, some).reshape(len(some), size).astype(np.float64)
+        x = np.asarray(reader.values_at(key, some)).reshape(len(some), size).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             change = np.sqrt(np.square(np.diff(x, axis=0)).sum(axis=1))
         change[~np.isfinite(change)] = np.nan
@@ -460,7 +453,7 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
             columns = [
-                read_rows(reader, split_key(leaf.key), some).reshape(len(some), -1)
+                np.asarray(reader.values_at(split_key(leaf.key), some)).reshape(len(some), -1)
                 for leaf in fitting
             ]
             numbers = np.concatenate(columns, axis=1).astype(np.float64)[:, kept]

@@ -92,15 +92,12 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         self._kept = np.flatnonzero(~truncated[:-1])
 
     def __len__(self) -> int:
-        """Return the number of arrays."""
         return len(self._names)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield their names."""
         return iter(self._names)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return an array."""
         if name not in self._names:
             raise KeyError(name)
         if name not in self._read:
@@ -137,7 +134,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         if marked is None:
             return flags
         episodes = reader.episode_of(self._rows)
-        last = self._rows == (reader.starts + reader.lengths - 1)[episodes]
+        last = self._rows == reader.last_rows[episodes]
         return np.where(last, np.asarray(marked, bool)[episodes], flags)
 
     def _of_d4rl(self, name: str) -> NDArray[Any]:
@@ -213,7 +210,7 @@ def _others(reader: DatasetReader, observation: Key) -> dict[str, Key]:
 def _names_of_file(reader: DatasetReader, others: Mapping[str, Key]) -> tuple[str, ...]:
     """Return the names of all arrays, sorted as h5py lists them."""
     names = {"observations", "actions", "rewards", "terminals", *others}
-    if np.asarray(reader.episodes[("final_observation",)]).all():
+    if reader.final.all():
         names.add("next_observations")
     columns = _columns(reader)
     if not columns or "timeouts" in columns:
@@ -230,13 +227,11 @@ def whole_arrays(
         UsageError: An unknown name; `"episodes"` of a dataset with end flags inside of episodes; or
             copies that take more than the free memory.
     """
-    starts, lengths = reader.starts, reader.lengths
-    last = starts + lengths - 1
+    last = reader.last_rows
     rows = np.arange(reader.transitions)
     if style == "transitions":
-        known = np.array(reader.episodes[("final_observation",)], bool)
         ended = np.array(reader.step(TERMINATED)[last], bool).reshape(-1)
-        rows = np.delete(rows, last[~known & ~ended])
+        rows = np.delete(rows, last[~reader.final & ~ended])
 
     def own_file(table: str, key: Key) -> NDArray[Any] | None:
         leaf = reader.manifest.tables[table][key]

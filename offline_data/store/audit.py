@@ -183,7 +183,7 @@ def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
     """
     one, other = as_encoded(wanted), as_encoded(found)
     if one is not None and other is not None:
-        return np.array([a == b for a, b in zip(one.images(), other.images(), strict=True)], bool)
+        return one.same_rows(other)
     wanted, found = np.asarray(wanted), np.asarray(found)
     if wanted.dtype != found.dtype and {wanted.dtype.kind, found.dtype.kind} & {"i", "u"}:
         wanted, found = wanted.astype(object), found.astype(object)

@@ -120,7 +120,6 @@ class EpisodeSelection:
     """`[C]` first step to take of each."""
 
     def __getitem__(self, part: slice | NDArray[np.bool_]) -> EpisodeSelection:
-        """Return some of them."""
         return EpisodeSelection(self.episodes[part], self.lengths[part], self.steps[part])
 
     @property

@@ -62,8 +62,6 @@ class Content:
 
     def __init__(self, reader: DatasetReader) -> None:
         self.reader = reader
-        self.final = np.array(reader.episodes[("final_observation",)], dtype=bool)
-        """`[E]`: whether the observation after the last action is known."""
         episodes = reader.manifest.tables[EPISODES].by_key
         specs = {(STEPS, key): leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
         specs |= {(OBSERVATIONS, key): leaf for key, leaf in reader.observation_leaves.items()}
@@ -139,7 +137,9 @@ def episode_digests(
     most = max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(of_row, 1)))
     with progress.task("content digest", int(lengths.sum()), "transitions") as task:
         for first, stop in runs_within(lengths, most):
-            heads = zip(lengths[first:stop].astype("<i8"), content.final[first:stop], strict=True)
+            heads = zip(
+                lengths[first:stop].astype("<i8"), content.reader.final[first:stop], strict=True
+            )
             hashes = [hashlib.sha256(t.tobytes() + final.tobytes()) for t, final in heads]
             for leaf in chosen:
                 _add_leaf(content, leaf, np.arange(first, stop), hashes)
@@ -160,7 +160,7 @@ def _add_leaf(
     rows = np.arange(int(starts[0]), int(starts[-1] + lengths[-1]))
     _add_rows(content, leaf, rows, lengths.tolist(), hashes)
     if leaf[0] == OBSERVATIONS:
-        final = content.final[episodes]
+        final = content.reader.final[episodes]
         ends = (starts + lengths - 1)[final]
         _add_rows(content, leaf, ends, final.astype(int).tolist(), hashes, after=True)
 

@@ -21,7 +21,7 @@ import numpy as np
 from offline_data.base.errors import FormatError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
-from offline_data.raw.images import decode_into, header_shapes, image_head, is_jpeg
+from offline_data.raw.images import decode_into, encode_image, header_shapes, image_head, is_jpeg
 from offline_data.raw.pixels import at_once, check_pixels, fits
 from offline_data.store.layout import fits_encoding
 
@@ -167,6 +167,11 @@ class EncodedColumn:
         """Return the bytes of a file, and where those of each row begin and end."""
         return self._data, *self.bounds()
 
+    def same_rows(self, other: EncodedColumn) -> NDArray[np.bool_]:
+        """Return for each row whether its bytes are those of the other column's, `[n]`."""
+        pairs = zip(self.images(), other.images(), strict=True)
+        return np.array([one == another for one, another in pairs], bool)
+
     def decode(self, places: Sequence[NDArray[Any]], threads: int | None = None) -> None:
         """Decode each row into its array; a repeated row is decoded only once.
 
@@ -272,7 +277,6 @@ class PixelColumn:
         return len(self._column)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one decoded row for an int, else a column of the indexed rows."""
         found = self._column[index]
         return PixelColumn(found) if isinstance(found, EncodedColumn) else found
 
@@ -350,6 +354,19 @@ def in_threads(work: Callable[[int], None], count: int, threads: int | None = No
     called.clear()  # a cancelled call stays in the pool's queue until a thread is free
     if failed:
         raise failed[min(failed)]
+
+
+def encode_rows(
+    rows: NDArray[Any] | Sequence[NDArray[Any]], encoding: str, **options: Any
+) -> list[bytes]:
+    """Encode images, in threads; `options` are those of `encode_image`."""
+    files = [b""] * len(rows)
+
+    def encode(number: int) -> None:
+        files[number] = encode_image(rows[number], encoding, **options)
+
+    in_threads(encode, len(rows))
+    return files
 
 
 class EncodedWriter:

@@ -93,7 +93,6 @@ class Listing(Sequence[T], Generic[T]):
     answer, on a query that nothing matches."""
 
     def __len__(self) -> int:
-        """Return the number of datasets."""
         return len(self.datasets)
 
     @overload
@@ -101,7 +100,6 @@ class Listing(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, place: slice) -> tuple[T, ...]: ...
     def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
-        """Return one dataset, or a tuple of several."""
         return self.datasets[place]
 
 

@@ -19,8 +19,7 @@ def feature_names(reader: DatasetReader) -> dict[str, tuple[str, ...]]:
 
     They are LeRobot's `names` in `meta/info.json`: a list, lists of several motors, or numbers by name.
     """
-    leaves = {**reader.step_leaves, **reader.observation_leaves}
-    shapes = {join_key(key): leaf.shape for key, leaf in leaves.items()}
+    shapes = {join_key(key): leaf.shape for key, leaf in reader.leaves.items()}
     return names_in(reader.manifest.about, shapes)
 
 

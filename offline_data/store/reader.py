@@ -111,6 +111,11 @@ class DatasetReader:
         return {key: ted[key] for key in twice if key not in apart}
 
     @cached_property
+    def leaves(self) -> dict[Key, LeafSpec]:
+        """`step_leaves` and `observation_leaves` together."""
+        return {**self.step_leaves, **self.observation_leaves}
+
+    @cached_property
     def episodes(self) -> dict[Key, NDArray[np.generic]]:
         """`[E, …]` columns: `start`, `length`, `return`, flags, `id`, …; text as codes."""
         return {key: self.leaf(EPISODES, key) for key in self.manifest.tables[EPISODES].by_key}
@@ -133,6 +138,16 @@ class DatasetReader:
             raise _damage_error(self.path, name, "its episodes are not the rows of the dataset")
         return lengths
 
+    @cached_property
+    def last_rows(self) -> NDArray[np.int64]:
+        """`[E]` last step row of each episode."""
+        return self.starts + self.lengths - 1
+
+    @cached_property
+    def final(self) -> NDArray[np.bool_]:
+        """`[E]` whether the observation after the last action of each episode is known."""
+        return np.array(self.episodes[("final_observation",)], dtype=bool)
+
     def episode_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the episode of each of some step rows, in the shape of `rows`."""
         return np.asarray(np.searchsorted(self.starts, rows, side="right") - 1)
@@ -140,8 +155,7 @@ class DatasetReader:
     @cached_property
     def invalid_rows(self) -> NDArray[np.int64]:
         """Step rows, ascending, that are not terminated and whose next observation is unknown."""
-        final = np.asarray(self.episodes[("final_observation",)])
-        last = (self.starts + self.lengths - 1)[~final]
+        last = self.last_rows[~self.final]
         ended = self.step(TERMINATED)[last, 0] if len(last) else np.zeros(0, bool)
         return np.asarray(last[~ended], dtype=np.int64)
 
@@ -222,21 +236,23 @@ class DatasetReader:
             )
         return values[found]
 
+    def values_at(self, key: Key, rows: NDArray[np.int64], *, after: bool = False) -> Any:
+        """Gather a leaf at step rows, `[n, …]`, of observations before (or after) the action.
+
+        Text comes as codes, encoded leaves stay encoded.
+        """
+        if key in self.observation_leaves:
+            return self.observations_at(key, rows, after=after)
+        return self.step(key)[rows]
+
     def decoded_at(
         self, key: Key, rows: NDArray[np.int64], *, after: bool = False
     ) -> Iterator[NDArray[Any]]:
-        """Yield rows of a leaf, `[k, …]` each, of observations before (or after) the action.
-
-        Images are decoded, a few at a time; see `readers.pixels`.
-        """
-        observed = self.observation_leaves.get(key)
-        leaf = observed or self.step_leaves[key]
+        """Yield `values_at` of a leaf, `[k, …]` each; images decoded, a few at a time."""
+        leaf = self.leaves[key]
         most = max(1, len(rows)) if leaf.encoding else at_once(leaf.nbytes, copies=8)
         for begin in range(0, len(rows), most):
-            some = rows[begin : begin + most]
-            yield from blocks_of(
-                self.observations_at(key, some, after=after) if observed else self.step(key)[some]
-            )
+            yield from blocks_of(self.values_at(key, rows[begin : begin + most], after=after))
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
         """Gather whole transitions as TED, root flags and `next/done` included.
@@ -285,13 +301,12 @@ class DatasetReader:
             else:
                 seen = self.leaf(OBSERVATIONS, key)[pairs]
             observations[key] = seen
-        final = np.asarray(self.episodes[("final_observation",)])[episodes].astype(bool)
         early = steps + lengths < self.lengths[episodes]
         return EpisodeBatch(
             lengths,
             {key: self.step(key)[rows] for key in self.step_leaves if key != EPISODE},
             observations,
-            final | early,
+            self.final[episodes] | early,
             {
                 k: np.array(c[episodes])
                 for k, c in self.episodes.items()

@@ -65,9 +65,8 @@ def _words(bounds: NDArray[Any], extreme: Callable[[NDArray[Any]], Any]) -> str:
 
 def leaves_with_space(reader: DatasetReader) -> dict[Key, LeafSpec]:
     """Return the leaves of observations, actions (or tokens), rewards and flags, by TED key."""
-    known = {**reader.step_leaves, **reader.observation_leaves}
     others = {REWARD, TERMINATED, TRUNCATED, *observed_leaves(reader)}
-    return {key: leaf for key, leaf in known.items() if key[0] in _ROOTS or key in others}
+    return {k: leaf for k, leaf in reader.leaves.items() if k[0] in _ROOTS or k in others}
 
 
 def observed_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:

@@ -73,7 +73,6 @@ class Verification:
     """Files that the manifest lists."""
 
     def __bool__(self) -> bool:
-        """Return `ok`."""
         return self.ok
 
 
@@ -187,8 +186,8 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
 def _compare_steps(reader: DatasetReader) -> Iterator[Problem]:
     """Compare the episode table and the counts with the rows of steps, `_ROWS` at a time."""
     columns = {key[0]: np.asarray(column) for key, column in reader.episodes.items()}
-    starts, rows, steps = reader.starts, reader.transitions, reader.steps_table
-    last = starts + reader.lengths - 1
+    rows, steps = reader.transitions, reader.steps_table
+    last = reader.last_rows
     flags = {"terminated": reader.step(TERMINATED), "truncated": reader.step(TRUNCATED)}
     counts = {name: int(np.count_nonzero(flag)) for name, flag in flags.items()}
     wrong_episodes = wrong_done = 0

@@ -163,15 +163,5 @@ def _types(chunk: EpisodeChunk) -> list[dict[Key, np.dtype[Any]]]:
 
 
 def _take_episode(chunk: EpisodeChunk, e: int) -> EpisodeChunk:
-    batch = chunk.batch
-    first, stop = int(batch.starts[e]), int(batch.starts[e] + batch.lengths[e])
-    rows, after, own = slice(first, stop), slice(first + e, stop + e + 1), slice(e, e + 1)
-    alone = replace(
-        batch,
-        lengths=batch.lengths[own],
-        steps={key: column[rows] for key, column in batch.steps.items()},
-        observations={key: column[after] for key, column in batch.observations.items()},
-        final_observation=batch.final_observation[own],
-        episodes={key: column[own] for key, column in batch.episodes.items()},
-    )
+    alone, own = chunk.batch.part(e, e + 1), slice(e, e + 1)
     return EpisodeChunk(alone, chunk.episodes[own], chunk.rows[own], chunk.steps[own], chunk.words)

@@ -68,11 +68,8 @@ def test_the_hub_s_flag_takes_off_the_net_but_never_puts_on(file: dict[str, str]
 
 def test_mirrors_add_up_in_order_each_once(file: dict[str, str]) -> None:
     text = " http://a/ = http://env/?path= ;;http://a/=http://same/ ; "
-    found = resolve_settings(
-        mirrors=[("http://a/", "/argument")], environ={**file, "OFFLINE_DATA_MIRRORS": text}
-    )
+    found = resolve_settings(environ={**file, "OFFLINE_DATA_MIRRORS": text})
     origins = {
-        ("http://a/", "file:///argument/"): "argument",
         ("http://a/", "http://env/?path="): "OFFLINE_DATA_MIRRORS",
         ("http://a/", "http://same/"): "OFFLINE_DATA_MIRRORS",
         ("http://a/", "http://file/"): "config file",
@@ -110,8 +107,6 @@ def test_a_wrong_variable_is_named(name: str, value: str) -> None:
 def test_a_wrong_argument_is_named() -> None:
     with pytest.raises(UsageError, match="workers is 0; expected at least 1"):
         resolve_settings(workers=0, environ={})
-    with pytest.raises(UsageError, match="mirrors: a mirror is for 'a'"):
-        resolve_settings(mirrors=[("a", "http://b")], environ={})
     assert resolve_settings(workers=2, environ={"OFFLINE_DATA_WORKERS": "many"}).workers == 2
 
 

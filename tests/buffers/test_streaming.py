@@ -711,12 +711,10 @@ def test_folders_that_are_mirrors_are_read_offline(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: str
 ) -> None:
     write_toy_shards(tmp_path / "mirror" / NAME, NAME)
-    mirrors = ((PUBLISHED, (tmp_path / "mirror").as_uri()),)
+    monkeypatch.setenv("OFFLINE_DATA_MIRRORS", f"{PUBLISHED}={(tmp_path / 'mirror').as_uri()}")
     if switch != "offline=True":
         monkeypatch.setenv(switch, "1")
-    offline = resolve_settings(
-        root=tmp_path / "root", offline=switch == "offline=True" or None, mirrors=mirrors
-    )
+    offline = resolve_settings(root=tmp_path / "root", offline=switch == "offline=True" or None)
     assert offline.offline
     found = codes(list(stream(4, remote=True, settings=offline)))
     assert sorted(found) == sorted(codes(list(stream(4))))

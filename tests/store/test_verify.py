@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.pictures import restate
+from tests.store.conftest import edit_manifest
 
 
 @pytest.fixture(params=["compact", "ted"])
@@ -56,19 +56,6 @@ def test_a_manifest_without_a_digest_verifies_and_gets_one_when_written(folder: 
     assert verify(folder) == ()
 
 
-def restate(folder: Path, **fields: Any) -> None:
-    """Let a manifest say something else, and have the digests that go with it."""
-    manifest = read_manifest(folder)
-    digests = {
-        name: {
-            "size": (folder / name).stat().st_size,
-            "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
-        }
-        for name in manifest.digests
-    }
-    (folder / MANIFEST).write_text(dump_manifest(replace(manifest, digests=digests, **fields)))
-
-
 CHANGES = [
     ("steps", ("episode",), 2, 1),
     ("steps", ("next", "terminated"), 1, True),
@@ -101,7 +88,8 @@ def test_rows_that_contradict_each_other_are_found(folder: Path, change: Any) ->
 @pytest.mark.parametrize("name", ["valid_transitions", "terminated", "truncated"])
 def test_counts_are_those_of_the_rows(folder: Path, name: str) -> None:
     counts = read_manifest(folder).counts
-    restate(folder, counts={**counts, name: counts[name] - 1 or 2})
+    edit_manifest(folder, counts={**counts, name: counts[name] - 1 or 2})
+    restate(folder)
     assert [problem.file for problem in verify(folder)] == [MANIFEST]
 
 

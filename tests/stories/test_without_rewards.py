@@ -14,7 +14,7 @@ from offline_data.base.errors import StepError, UsageError
 from offline_data.pipeline.ingest import Stored
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.store.test_verify import restate
+from tests.pictures import restate
 
 LENGTHS = [3, 1, 4]
 

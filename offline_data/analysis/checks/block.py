@@ -92,8 +92,7 @@ class RowBlock:
     @cached_property
     def known_ends(self) -> NDArray[np.int64]:
         """Those of `ends` after which the observation is known."""
-        final = np.asarray(self.reader.episodes[("final_observation",)])
-        return self.ends[final[self.first_episode :][: len(self.ends)]]
+        return self.ends[self.reader.final[self.first_episode :][: len(self.ends)]]
 
     def values(self, key: Key) -> NDArray[Any] | EncodedColumn:
         """Return each value of a leaf once.
@@ -167,8 +166,7 @@ def blocks(reader: DatasetReader, leaves: Iterable[LeafSpec], items: int) -> Ite
 
 def all_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
     """Return the leaves of steps and of observations, without `episode`, by root key."""
-    every = reader.step_leaves | reader.observation_leaves
-    return {key: leaf for key, leaf in every.items() if key != EPISODE}
+    return {key: leaf for key, leaf in reader.leaves.items() if key != EPISODE}
 
 
 def is_image(leaf: LeafSpec) -> bool:

@@ -32,7 +32,7 @@ from offline_data.episode.fields import TERMINATED, TRUNCATED, Key, join_key, ne
 from offline_data.episode.joining import concatenate, join_episodes
 from offline_data.episode.notes import count_rows
 from offline_data.formats.base import PART_BYTES, RawDataset, Shard, SourceInfo
-from offline_data.formats.files.images import ImageArrays, differing_images
+from offline_data.formats.files.images import ImageArrays
 from offline_data.formats.files.layout import Layout
 from offline_data.formats.files.mapping import MappingQuestionError
 from offline_data.formats.files.rows import JoinedArrays
@@ -328,7 +328,7 @@ def _find_jumps(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> NDArray[
         if one.dtype == object:
             differ = np.flatnonzero(other[:-1] != one[1:])
         elif hasattr(one, "images"):
-            differ = differing_images(other[:-1], one[1:])
+            differ = np.flatnonzero(~other[:-1].same_rows(one[1:]))
         else:
             differ = differing_rows(other[:-1], one[1:])
         jumps[differ] = True

@@ -14,8 +14,6 @@ from offline_data.store.encoded import EncodedColumn, image_kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from offline_data.raw.arrays import Block, Ranges
     from offline_data.store.encoded import Kind
 
@@ -75,9 +73,3 @@ class ImageArrays(Arrays):
         """Open the arrays of a group, images among them."""
         with self._whole.below(group) as opened:
             yield ImageArrays(opened)
-
-
-def differing_images(one: EncodedColumn, other: EncodedColumn) -> NDArray[np.intp]:
-    """Return the rows whose files differ."""
-    pairs = zip(one.images(), other.images(), strict=True)
-    return np.flatnonzero([first != second for first, second in pairs])

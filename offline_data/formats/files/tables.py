@@ -28,6 +28,7 @@ from offline_data.base.files import is_folder
 from offline_data.base.json import parse_json
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
+from offline_data.episode.joining import concatenate_columns
 from offline_data.formats.base import RawDataset, Shard, SourceInfo
 from offline_data.formats.folders import entries
 from offline_data.formats.recognition import ArrayNames
@@ -177,10 +178,7 @@ def _with_final(
     order = np.insert(
         np.arange(count), ends, np.where(known, count + np.arange(len(ends)), ends - 1)
     )
-    join = getattr(values, "joined_with", None)
-    if not known.any():
-        return values[order]
-    return np.concatenate([values, final])[order] if join is None else join([final])[order]
+    return concatenate_columns([values, final])[order] if known.any() else values[order]
 
 
 def _images(files: list[Any], where: str, *, pixels: bool) -> Any:

@@ -19,8 +19,7 @@ import numpy as np
 
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
-from offline_data.raw.images import encode_image
-from offline_data.store.encoded import EncodedColumn, in_threads
+from offline_data.store.encoded import EncodedColumn, encode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,12 +101,6 @@ def as_png(frames: Iterator[NDArray[Any]], name: str, at_once: int) -> Any:
     images: list[bytes] = []
     while some := list(islice(frames, at_once)):
         first = some[0]
-        files = [b""] * len(some)
-
-        def encode(n: int, some: list[Any] = some, files: list[bytes] = files) -> None:
-            files[n] = encode_image(some[n], "png", compress_level=1)
-
-        in_threads(encode, len(some))
-        images += files
+        images += encode_rows(some, "png", compress_level=1)
     images.append(images[-1])
     return EncodedColumn.of(images, ("png", first.dtype.name, first.shape), name)

@@ -36,8 +36,7 @@ from offline_data.formats.writing.base import (
 )
 from offline_data.formats.writing.episodes import Leaf
 from offline_data.formats.writing.plan import place_at
-from offline_data.raw.images import encode_image
-from offline_data.store.encoded import as_encoded, in_threads
+from offline_data.store.encoded import as_encoded, encode_rows
 from offline_data.store.layout import fits_encoding
 
 if TYPE_CHECKING:
@@ -257,14 +256,7 @@ def image_files(column: Any) -> list[bytes]:
         return stored.images()
     files: list[bytes] = []
     for at in range(0, len(column), _AT_ONCE):
-        some = np.asarray(column[at : at + _AT_ONCE])
-        made: list[bytes] = [b""] * len(some)
-
-        def encode(n: int, some: Any = some, made: list[bytes] = made) -> None:
-            made[n] = encode_image(some[n], "png", compress_level=1)
-
-        in_threads(encode, len(some))
-        files += made
+        files += encode_rows(np.asarray(column[at : at + _AT_ONCE]), "png", compress_level=1)
     return files
 
 

@@ -260,7 +260,7 @@ def _ends_of(member: ExportMember) -> tuple[NDArray[np.bool_], dict[Key, NDArray
     early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
     last = (np.cumsum(chosen.lengths) - 1)[early]
     flags[TRUNCATED][last] |= ~flags[TERMINATED][last]
-    final = np.asarray(reader.episodes[("final_observation",)])[chosen.episodes].astype(bool)
+    final = reader.final[chosen.episodes]
     return final | early, flags
 
 

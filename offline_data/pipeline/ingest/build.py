@@ -301,9 +301,8 @@ def read_shard(
         for batch in batches:
             begin, seen = seen, seen + len(batch.lengths)
             skipped += batch.skipped
-            wanted = episodes_between(
-                batch, (first or 0) - begin, len(batch.lengths) if stop is None else stop - begin
-            )
+            end = len(batch.lengths) if stop is None else stop - begin
+            wanted = batch.part(max(0, (first or 0) - begin), end)
             if len(wanted.lengths) or wanted.skipped or wanted.warnings:
                 chosen = chosen or len(wanted.lengths) > 0
                 yield wanted
@@ -332,7 +331,7 @@ def decode_images(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
         while begin < len(batch.lengths):
             rows = np.cumsum(batch.lengths[begin:])
             stop = begin + max(1, int(np.searchsorted(rows, most, "right")))
-            piece = episodes_between(batch, begin, stop)
+            piece = batch.part(begin, stop)
             pixels, steps = (
                 {k: c if as_encoded(c) is None else pixels_of(c) for k, c in columns.items()}
                 for columns in (piece.observations, piece.steps)
@@ -357,30 +356,11 @@ def read_pieces(
         with suppress(NoEpisodesError):
             for batch in read_shard(raw, shard, None):
                 before = min(max(0, skip - episode), len(batch.lengths))
-                wanted = episodes_between(batch, before, len(batch.lengths))
+                wanted = batch.part(before, len(batch.lengths))
                 if len(wanted.lengths) or batch.skipped:
                     first = row + batch.transitions - wanted.transitions
                     yield episode + before, first, wanted
                 episode, row = episode + len(batch.lengths), row + batch.transitions
-
-
-def episodes_between(batch: EpisodeBatch, first: int, stop: int) -> EpisodeBatch:
-    """Return episodes `first` to before `stop` of a batch, both cut to what there is."""
-    count = len(batch.lengths)
-    first, stop = min(max(first, 0), count), min(max(stop, 0), count)
-    if (first, stop) == (0, count):
-        return batch
-    stop = max(first, stop)
-    rows = slice(int(batch.lengths[:first].sum()), int(batch.lengths[:stop].sum()))
-    part, seen = slice(first, stop), slice(rows.start + first, rows.stop + stop)
-    return replace(
-        batch,
-        lengths=batch.lengths[part],
-        steps={key: column[rows] for key, column in batch.steps.items()},
-        observations={key: column[seen] for key, column in batch.observations.items()},
-        final_observation=batch.final_observation[part],
-        episodes={key: column[part] for key, column in batch.episodes.items()},
-    )
 
 
 def read_parts(raw: RandomAccess, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:

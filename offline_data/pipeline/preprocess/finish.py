@@ -132,7 +132,7 @@ def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
 
 def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
     """Return True if the leaves of a space have changed names, dtypes, shapes or values."""
-    before = {key for key in (*reader.step_leaves, *reader.observation_leaves) if key[0] == space}
+    before = {key for key in reader.leaves if key[0] == space}
     after = {key for key in (*plan.schema.steps, *plan.schema.observations) if key[0] == space}
     return before != after or not before <= plan.unchanged
 

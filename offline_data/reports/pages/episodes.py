@@ -22,7 +22,6 @@ from offline_data.reports.pictures import (
     MOST_POINTS,
     Curves,
     leaf_curves,
-    read_rows,
     space_evenly,
 )
 from offline_data.store.names import feature_names
@@ -242,7 +241,8 @@ def _encode(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
 def _texts(
     reader: DatasetReader, key: Key, begin: int, first: int, stop: int
 ) -> tuple[str, tuple[tuple[int, str | None], ...]]:
-    codes = read_rows(reader, key, np.arange(begin + first, begin + stop)).reshape(stop - first, -1)
+    rows = np.arange(begin + first, begin + stop)
+    codes = np.asarray(reader.values_at(key, rows)).reshape(stop - first, -1)
     changes = np.flatnonzero((codes[1:] != codes[:-1]).any(axis=1)) + 1
     at = np.concatenate([[0], changes])[:_MOST_TEXTS]
     words = reader.as_text(key, codes[at])

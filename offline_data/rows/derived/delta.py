@@ -85,7 +85,7 @@ def deltas_of(reader: DatasetReader, deltas: Mapping[Any, Iterable[float]]) -> D
             hint="pass derived=delta_timestamps({…}, fps=…)",
         )
     made = delta_timestamps(deltas, fps)
-    known = [*reader.step_leaves, *reader.observation_leaves]
+    known = [*reader.leaves]
     for key in made.keys:
         if key not in known:
             names = [join_key(one) for one in known]

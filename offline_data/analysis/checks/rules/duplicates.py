@@ -31,7 +31,7 @@ from offline_data.base.plurals import plural_of
 from offline_data.episode.fields import Key, join_key
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import LeafSpec
-from offline_data.store.reader import DatasetReader, decode
+from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
     Hashes: TypeAlias = NDArray[np.uint64]
@@ -350,12 +350,8 @@ def _rows_at(
     reader: DatasetReader, key: Key, rows: NDArray[np.int64]
 ) -> NDArray[Any] | EncodedColumn:
     """Return a leaf at transitions, observations before the action; text as `str` objects."""
-    if key in reader.observation_leaves:
-        values = reader.observations_at(key, rows, after=False)
-    else:
-        values = reader.step(key)[rows]
-    words = reader.words(key)
-    return values if words is None else decode(values, words)
+    values: NDArray[Any] | EncodedColumn = reader.as_text(key, reader.values_at(key, rows))
+    return values
 
 
 def _rounded_hashes(rows: NDArray[Any], *, every: bool = False) -> Hashes:

@@ -133,7 +133,7 @@ class UnknownFinalObservation(_EpisodeRule):
     problem = "no observation after the last action, which is not terminated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
-        return ~np.asarray(reader.episodes[("final_observation",)], bool) & ~_flags(reader)[0]
+        return ~reader.final & ~_flags(reader)[0]
 
 
 class MadeUpFinalObservation(Rule):
@@ -215,9 +215,8 @@ class AutoresetRows(Rule):
             found = [reader.observations_at(key, rows, after=after) for key in keys]
             return np.concatenate([one.reshape(len(rows), -1) for one in found], axis=1)
 
-        known = np.asarray(reader.episodes[("final_observation",)], bool)
         reward = reader.step(REWARD) if REWARD in reader.step_leaves else None
-        shown = find_autoreset(states, reader.lengths, known, reward)
+        shown = find_autoreset(states, reader.lengths, reader.final, reward)
         if shown is None:
             return
         mode, ends = shown

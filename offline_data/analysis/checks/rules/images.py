@@ -246,13 +246,6 @@ def spread(count: int, most: float) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(count, max(1, int(most))), dtype=np.int64))
 
 
-def _frames(reader: DatasetReader, key: Key, rows: NDArray[np.int64]) -> Any:
-    """Return encoded frames at transitions, before the action."""
-    if key in reader.observation_leaves:
-        return reader.observations_at(key, rows, after=False)
-    return reader.step(key)[rows]
-
-
 def _any(frames: EncodedColumn) -> NDArray[np.bool_]:
     """Return which frames are not black, `[n]`."""
     return np.array([frame.any() for block in frames.blocks() for frame in block], bool)
@@ -267,10 +260,10 @@ def _of_one_colour(frames: NDArray[Any]) -> NDArray[np.bool_]:
 def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
     """Return True if all frames of an episode are equal, and not black; reads five if they differ."""
     begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
-    leaf = reader.observation_leaves.get(key) or reader.step_leaves[key]
+    leaf = reader.leaves[key]
     for rows in (np.linspace(0, length - 1, 5, dtype=np.int64), np.arange(length)):
         if leaf.encoding not in {None, VIDEO}:
-            if len(set(_frames(reader, key, begin + rows).images())) > 1:
+            if len(set(reader.values_at(key, begin + rows).images())) > 1:
                 return False
         else:
             decoded = chain.from_iterable(reader.decoded_at(key, begin + rows))
@@ -289,8 +282,7 @@ def encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArra
         return cast("EncodedColumn", reader.step(key)), np.arange(reader.transitions)
     column = cast("EncodedColumn", reader.leaf(OBSERVATIONS, key))
     known = np.ones(len(column), bool)
-    final = np.asarray(reader.episodes[("final_observation",)])
-    known[(reader.starts + reader.lengths + np.arange(len(final)))[~final]] = False
+    known[(reader.last_rows + 1 + np.arange(reader.episode_count))[~reader.final]] = False
     return column, np.flatnonzero(known)
 
 

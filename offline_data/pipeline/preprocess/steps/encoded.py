@@ -21,9 +21,8 @@ from offline_data.pipeline.preprocess.steps.leaves import (
     stored_column,
 )
 from offline_data.pipeline.preprocess.steps.parse import NAMES, is_whole, one_of
-from offline_data.raw.images import encode_image
 from offline_data.store.chunk import EpisodeChunk
-from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
+from offline_data.store.encoded import EncodedColumn, as_encoded, encode_rows
 from offline_data.store.layout import fits_encoding
 
 
@@ -114,17 +113,9 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                     hint="they are uint8 [H, W], [H, W, 1] or [H, W, 3]; for png also uint8 "
                     "[H, W, 4] and uint16 [H, W]",
                 )
-            result[key] = self._encode(column(chunk, key), kind)
+            images = encode_rows(column(chunk, key), self.format, quality=self.quality)
+            result[key] = EncodedColumn.of(images, kind)
         return replace_columns(chunk, result)
-
-    def _encode(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
-        images = [b""] * len(values)
-
-        def encode(row: int) -> None:
-            images[row] = encode_image(values[row], self.format, self.quality)
-
-        in_threads(encode, len(values))
-        return EncodedColumn.of(images, kind)
 
 
 def _looks_encodable(values: NDArray[Any]) -> bool:
