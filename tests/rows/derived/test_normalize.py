@@ -276,6 +276,7 @@ def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Pat
         normalize("observation").fit(other.storage),
     ):
         fresh.load_state_dict(found)
+        assert not fresh.own  # a later fit changes nothing
         assert fresh.statistics == scaled.statistics
         count: Any = fresh.statistics["observation/state"].count
         assert count.tolist() == [5] * 3
