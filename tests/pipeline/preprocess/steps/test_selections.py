@@ -296,6 +296,10 @@ def told(text: str) -> Any:
         ("return == max(return)", [False, False, True, False, True]),
         ("mean(terminated) == 0.6 and length > 0", [True] * 5),
         ("length >= percentile(length, 50)", [n >= 10 for n in LENGTHS]),
+        (
+            "length in [percentile(length, 0), percentile(length, 100)]",
+            [n in (3, 40) for n in LENGTHS],
+        ),
         ("return >= percentile(return, 50)", [False, False, True, False, True]),
         ("max(length / info.class) == length / info.class", [False, True, False, False, False]),
         ("0 <= (" * 40 + "length" + ") <= 40" * 40, [True] * 5),
