@@ -31,7 +31,6 @@ from offline_data.base.files import check_links, human_bytes
 from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
-from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import (
     EPISODES,
     MANIFEST,
@@ -72,6 +71,8 @@ class Entry:
     @property
     def refetchable(self) -> bool:
         """Whether hosts have all of its raw files, and it has some."""
+        from offline_data.fetch.mirrors import scheme_of
+
         urls = [file.get("url") for file in self.manifest.files]
         return bool(urls) and all(url and scheme_of(url) != "file" for url in urls)
 
