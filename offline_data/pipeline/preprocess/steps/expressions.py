@@ -167,9 +167,8 @@ class _Evaluator(ast.NodeVisitor):
         self._values: dict[ast.AST, Any] = {}
 
     def visit(self, node: ast.AST) -> Any:
-        if (
-            node not in self._values
-        ):  # b of a < b < c is compared twice, and may have such a b itself
+        # The b of a < b < c is compared twice, and may be such a chain itself.
+        if node not in self._values:
             self._values[node] = super().visit(node)
         return self._values[node]
 
