@@ -12,7 +12,7 @@ import pytest
 
 SCRIPT = """
 import offline_data_cli.main
-from offline_data import load_dataset
+from offline_data import ReplayBuffer, TensorDictReplayBuffer, load_dataset
 
 ds = load_dataset("d4rl:pen-human-v1", batch_size=256)
 reveal_type(ds)
@@ -28,6 +28,7 @@ for loaded in ds.dataloader(32):
 for episode in ds.iter_episodes():
     reveal_type(episode)
 reveal_type(offline_data_cli.main.main)
+buffers: tuple[ReplayBuffer, TensorDictReplayBuffer] = ds, ds
 """
 TENSORDICT = "tensordict._td.TensorDict"
 EPISODE = "offline_data.buffers.views.episode.Episode"

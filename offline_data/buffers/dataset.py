@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
@@ -22,7 +22,6 @@ from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.described import Described
-from offline_data.buffers.priorities import PrioritiesOfLeaves
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.html import fields_html, leaves_html
@@ -58,11 +57,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.formats.writing.episodes import ExportedEpisodes
+    from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer as PrioritiesOfLeaves
 
     SamplerLike = Sampler | Callable[[], Sampler]
+else:  # type checkers accept a dataset as what `isinstance` says that it is
+    from offline_data.buffers.priorities import PrioritiesOfLeaves
 
 
-class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves, Buffer[TensorDict]):
+class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after

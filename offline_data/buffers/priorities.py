@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
+from offline_data.buffers.buffer import Buffer
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.samplers.reduce import one_per_trajectory
@@ -17,14 +18,11 @@ from offline_data.rows.trajectories import MASK
 _MASKS = (MASK, ("collector", MASK))  # padding masks of trajectories
 
 
-class PrioritiesOfLeaves:
+class PrioritiesOfLeaves(Buffer[TensorDict]):
     """A `Buffer` that reads priorities from batches."""
 
     priority_key: Key = ("td_error",)
     """Leaf of the priorities; the sampler reduces several values per row to one."""
-
-    _sampler: Sampler
-    update_priority: Any
 
     def update_tensordict_priority(self, data: Any) -> None:
         """Set priorities from a batch `[B, …]` or `[]`; no effect if the sampler uses none.
