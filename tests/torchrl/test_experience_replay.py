@@ -153,6 +153,16 @@ def test_leaves_that_torchrl_has_beside_are_computed(root: Path) -> None:
     assert batch["reward"].any()
 
 
+def test_rewards_that_are_not_finite_do_not_cross_episodes(tmp_path: Path) -> None:
+    batch = toy_batch(LENGTHS)
+    reward = batch.steps["next", "reward"]
+    assert isinstance(reward, np.ndarray)
+    reward[:3] = [[math.nan], [math.inf], [1]]
+    write_toy(tmp_path / "d4rl/toy-medium-v2/r1", [batch], dataset="d4rl:toy-medium-v2@r1")
+    before = d4rl(tmp_path)[:]["reward"]
+    np.testing.assert_array_equal(before[:4, 0], [0, math.nan, math.inf, 0])
+
+
 def test_leaves_that_torchrl_has_beside_are_there_in_whole_episodes(root: Path) -> None:
     """As scripts of Decision Transformers ask for them, which exchange the storage afterwards."""
     keys = ["observation", "action", "info", "reward", "next", ("next", "info")]

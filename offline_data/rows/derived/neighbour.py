@@ -50,8 +50,8 @@ class Neighbour(CachedLeaf):
             inside = (others >= spans.first) & (others <= spans.last)
             found = stored.gather(torch.where(inside, others, rows)).get(self.source)
         if isinstance(found, torch.Tensor):
-            return batch.set(self.target, found * widen(inside, found))
-        return batch.set(self.target, found.apply(lambda leaf: leaf * widen(inside, leaf)))
+            return batch.set(self.target, _or_zeros(found, inside))
+        return batch.set(self.target, found.apply(lambda leaf: _or_zeros(leaf, inside)))
 
     def _source_of(self, storage: Storage) -> Storage | None:
         try:
@@ -62,6 +62,10 @@ class Neighbour(CachedLeaf):
                 return None
             raise
         return only
+
+
+def _or_zeros(leaf: Tensor, inside: Tensor) -> Tensor:
+    return leaf.masked_fill(~widen(inside, leaf), 0)
 
 
 def leaves_of_torchrl(keys: list[Key]) -> tuple[list[Key], list[Neighbour]]:
