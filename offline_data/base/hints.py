@@ -42,22 +42,22 @@ _TEXT = {
 _CHOICES = frozenset({"alignment", "autoreset", "images", "layout", "video"})
 """Options with one of a few words, and their arguments."""
 _VALUES = {
-    **{
-        name: name
-        for name in ("checkpoints", "episodes", "images", "layout", "mapping", "only", "root")
-    },
+    **{name: name for name in (*_CHOICES, "checkpoints", "episodes", "mapping", "only", "root")},
     **_TEXT,
     "from": "source",
 }
 """Options with a value, and the argument that each is."""
 
+_WORDS = r"(?!(?:out|to)\b)"
+"""Words of a sentence after an option, not values: `leave --split out`."""
+
 _COMMAND = re.compile(rf"`offline-data ({'|'.join(FUNCTIONS)})\b([^`]*)`")
 _OPTION = re.compile(
-    rf"`[^`]*`|(?<!\S)--(?:({'|'.join(_FLAGS)})|({'|'.join(_CHOICES)}) ([a-z]\w*)|({'|'.join(_VALUES)})(?: ([A-Z\d:]+(?![a-z])))?"
+    rf"`[^`]*`|(?<!\S)--(?:({'|'.join(_FLAGS)})|({'|'.join(_CHOICES)}) {_WORDS}([a-z]\w*)|({'|'.join(_VALUES)})(?: ([A-Z\d:]+(?![a-z])))?"
     r"|(?:step|fn) ('[^']*'|\S*[^\s;,?.]))(?![\w-])"
 )
 _TEXT_OPTIONS = re.compile(
-    rf"`[^`]*`|(?<!\S)(?:--(?:{'|'.join(_TEXT)}) (?:'[^']*'|[^\s;,]+)(?: (?=--)|))+(?<! )"
+    rf"`[^`]*`|(?<!\S)(?:--(?:{'|'.join(_TEXT)}) {_WORDS}(?:'[^']*'|[^\s;,]+)(?: (?=--)|))+(?<! )"
 )
 _RANGE = re.compile(r"(\w*):(\w*)")
 

@@ -58,6 +58,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("another root: --root DIR", "another root: root=DIR"),
         ("without --layout, or --force", "without layout, or force=True"),
         ("leave --episodes out, --checkpoints A:B", "leave episodes out, checkpoints=(A, B)"),
+        ("leave --split out; --alignment out", "leave split out; alignment out"),
+        ("--resume without --layout to continue", "resume=True without layout to continue"),
+        (
+            "`offline-data convert P NAME --alignment shifted`",
+            "`offline_data.convert(P, NAME, alignment='shifted')`",
+        ),
         (
             "`offline-data convert P NAME --from text --tokenizer gpt2 --pad --max-length 9`",
             "`offline_data.convert(P, NAME, source='text', text=TextOptions(tokenizer='gpt2', pad=True, max_length=9))`",
