@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
+
+# Ray 2.60 asks for tokens by default, and writes one to the user's home. A process reads the mode
+# once: nodes that it starts in another mode refuse it.
+os.environ["RAY_AUTH_MODE"] = "disabled"
 
 OBJECT_STORE = 80 << 20
 """Bytes of shared memory a node: about the least that Ray accepts."""
-
-_ONE_PROCESS = FileLock(Path(tempfile.gettempdir(), "offline-data-ray.lock"))
-"""Held by the process that has clusters: those of several at once answer each other's clients."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,18 @@ def two_nodes(cpus: int = 1) -> Iterator[RayCluster]:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    with _ONE_PROCESS:
-        # Sockets lie in there: their names must be shorter than pytest's own folders are.
-        folder = tempfile.mkdtemp(prefix="ray-")
-        head = {"include_dashboard": False, "temp_dir": folder, **_size(cpus)}
-        cluster = Cluster()
-        try:
-            _add_node(cluster, **head)
-            _add_node(cluster, **_size(cpus))
-            nodes = tuple(node.node_id for node in cluster.list_all_nodes())
-            yield RayCluster(cluster.address, nodes, cluster)
-        finally:
-            cluster.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    # Sockets lie in there: their names must be shorter than pytest's own folders are.
+    folder = tempfile.mkdtemp(prefix="ray-")
+    head = {"include_dashboard": False, "temp_dir": folder, **_size(cpus)}
+    cluster = Cluster()
+    try:
+        _add_node(cluster, **head)
+        _add_node(cluster, **_size(cpus))
+        nodes = tuple(node.node_id for node in cluster.list_all_nodes())
+        yield RayCluster(cluster.address, nodes, cluster)
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _add_node(cluster: Any, **options: Any) -> Any:

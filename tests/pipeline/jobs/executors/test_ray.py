@@ -310,11 +310,9 @@ def test_workers_bound_what_is_under_way(connected: Any, tmp_path: Path) -> None
 
 @on_ray
 def test_a_ray_is_started_and_ended_in_silence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import ray
-
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else it leaves a token in the user's home
 
     def job(task: int) -> tuple[int, int, str | None]:
         import os
