@@ -56,8 +56,8 @@ from offline_data.store.reader import decode
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from offline_data import TensorDictReplayBuffer as PrioritiesOfLeaves
     from offline_data.formats.writing.episodes import ExportedEpisodes
-    from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer as PrioritiesOfLeaves
 
     SamplerLike = Sampler | Callable[[], Sampler]
 else:  # type checkers accept a dataset as what `isinstance` says that it is

@@ -157,7 +157,7 @@ def test_rewards_that_are_not_finite_do_not_cross_episodes(tmp_path: Path) -> No
     batch = toy_batch(LENGTHS)
     reward = batch.steps["next", "reward"]
     assert isinstance(reward, np.ndarray)
-    reward[:3] = [[math.nan], [math.inf], [1]]
+    reward[:3, 0] = np.array([math.nan, math.inf, 1])
     write_toy(tmp_path / "d4rl/toy-medium-v2/r1", [batch], dataset="d4rl:toy-medium-v2@r1")
     before = d4rl(tmp_path)[:]["reward"]
     np.testing.assert_array_equal(before[:4, 0], [0, math.nan, math.inf, 0])
