@@ -264,12 +264,13 @@ class _Tiles:
     def _undone(self, offset: tuple[int, ...]) -> bytes | None:
         """Return a whole chunk, or None where it was never written."""
         low, nbytes = self._dataset.id, self._pipeline.nbytes
-        try:
-            skipped, raw = low.read_direct_chunk(offset)
-        except (OSError, RuntimeError, MemoryError) as error:
-            if low.get_chunk_info_by_coord(offset).byte_offset is None:
-                return None
-            raise self._damage_error(offset, str(error)) from error
+        with h5()._objects.phil:  # h5py 3.10 does not lock here, and threads crash HDF5
+            try:
+                skipped, raw = low.read_direct_chunk(offset)
+            except (OSError, RuntimeError, MemoryError) as error:
+                if low.get_chunk_info_by_coord(offset).byte_offset is None:
+                    return None
+                raise self._damage_error(offset, str(error)) from error
         data = self._pipeline.undo(raw, skipped)
         if data is None:  # unless it was left uncompressed at an edge (`H5Pset_chunk_opts`)
             ends = map(sum, zip(offset, self._shape, strict=True))

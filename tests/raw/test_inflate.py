@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,21 @@ def test_chunks_that_skipped_the_filter(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.hdf5") as file:
         assert_same(file["x"], 1, 8)
         assert read_rows(file["x"], 7, 8).tolist() == [[24.0, 25.0]]
+
+
+def test_reading_beside_other_threads(tmp_path: Path) -> None:
+    """Chunks are read while others open datasets; h5py 3.10 crashed without its lock."""
+    values = numbers((2000, 32, 32), "uint8")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name in "ab":
+            file.create_dataset(name, data=values, chunks=(4, 32, 32), compression="gzip")
+
+    def same(name: str) -> bool:
+        with h5py.File(tmp_path / "x.h5") as mine:
+            return all(np.array_equal(read_rows(mine[name], 0, 2000), values) for _ in range(12))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(same, "abab"))
 
 
 def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> None:
