@@ -1,29 +1,22 @@
-"""What steps and expressions refuse, with message and hint: the cases are the lines of `refusals.json`.
-
-A new case is a line whose value is null; `OFFLINE_DATA_FREEZE=1 pytest` on this file writes what is found.
-"""
+"""What steps and expressions refuse, with message and hint: the cases are the lines of `refusals.json`."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from offline_data.base.errors import StepError, UsageError
 from offline_data.pipeline.preprocess.steps.expressions import HINT, Expression
 from offline_data.pipeline.preprocess.steps.registry import parse_step, step_class
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import toy_chunk, with_leaves
+from tests.refusals import Refusals
 
-FILE = Path(__file__).with_name("refusals.json")
-KNOWN: dict[str, dict[str, str | None]] = json.loads(FILE.read_text("utf-8"))
-"""Kind of refusal → text → error, message and hint."""
+REFUSALS = Refusals(Path(__file__).with_name("refusals.json"))
 
 
 def numbers() -> EpisodeChunk:
@@ -99,14 +92,6 @@ KINDS: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind in KNOWN for text in KNOWN[kind]])
+@REFUSALS.cases
 def test_refusals(kind: str, text: str) -> None:
-    with pytest.raises((StepError, UsageError)) as caught:
-        KINDS[kind](text)
-    error = caught.value
-    hint = str(error.shell_hint).replace(HINT, "HINT")
-    found = f"{type(error).__name__}: {error.message} | {hint}"
-    if os.environ.get("OFFLINE_DATA_FREEZE"):
-        KNOWN[kind][text] = found
-        FILE.write_text(json.dumps(KNOWN, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    assert found == KNOWN[kind][text]
+    REFUSALS.check(kind, text, lambda: KINDS[kind](text), {HINT: "HINT"})

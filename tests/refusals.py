@@ -1,0 +1,69 @@
+"""Tables of refusals: a JSON file beside the tests, from what is tried to the error, its message and its hint.
+
+A test that uses a table is one function, and a case is one line of the table::
+
+    REFUSALS = Refusals(Path(__file__).with_name("refusals.json"))
+
+
+    @REFUSALS.cases
+    def test_refusals(kind: str, text: str, tmp_path: Path) -> None:
+        REFUSALS.check(kind, text, lambda: eval(text, names(tmp_path)), {tmp_path: "FOLDER"})
+
+A new case is a line whose value is null: `OFFLINE_DATA_FREEZE=1 pytest` on the test writes what is
+found, to be read before it is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from offline_data.base.errors import OfflineDataError
+
+
+class Refusals:
+    """Refusals by kind: `{kind: {text: "error: message | hint"}}`."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.known: dict[str, dict[str, str | None]] = json.loads(file.read_text("utf-8"))
+
+    @property
+    def cases(self) -> pytest.MarkDecorator:
+        """Parametrize a test by `kind` and `text`."""
+        cases = [(kind, text) for kind, texts in self.known.items() for text in texts]
+        return pytest.mark.parametrize(("kind", "text"), cases)
+
+    def check(
+        self,
+        kind: str,
+        text: str,
+        call: Callable[[], object],
+        names: Mapping[object, str] | None = None,
+    ) -> None:
+        """Check that a call is refused in the words of the table.
+
+        Args:
+            kind: The case's kind.
+            text: The case.
+            call: What raises.
+            names: What differs between runs, or is long, and what the table has in its place.
+        """
+        with pytest.raises((OfflineDataError, TypeError, ValueError)) as caught:
+            call()
+        error = caught.value
+        found = f"{type(error).__name__}: {error}"
+        if isinstance(error, OfflineDataError):
+            found = f"{type(error).__name__}: {error.message} | {error.shell_hint}"
+        for value, name in (names or {}).items():
+            found = found.replace(str(value), name)
+        if os.environ.get("OFFLINE_DATA_FREEZE"):
+            self.known[kind][text] = found
+            self.file.write_text(
+                json.dumps(self.known, indent=1, ensure_ascii=False) + "\n", "utf-8"
+            )
+        assert found == self.known[kind][text]
