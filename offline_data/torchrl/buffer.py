@@ -157,17 +157,11 @@ class ReplayBuffer(Buffer[Batch]):
                 "derived=… needs batches of tensors; a ListStorage gives collate_fn lists of rows"
             )
 
-    @property
-    def _storage(self) -> Storage:
-        found: Storage = vars(self)["_storage"]
-        return found
-
-    @_storage.setter
-    def _storage(self, storage: Any) -> None:
-        if hasattr(storage, "gather"):
-            vars(self)["_storage"] = storage
-        else:  # a program written for TorchRL sets one of TorchRL's
-            self.set_storage(storage)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_storage" and not hasattr(value, "gather"):
+            self.set_storage(value)  # a program written for TorchRL sets one of TorchRL's
+        else:
+            super().__setattr__(name, value)
 
     def _writer_of(self, writer: Any) -> Writer:
         return as_writer(writer, self._storage, self._default_writer)
