@@ -1,5 +1,9 @@
 """Public names and the modules of this package that they live in; `__init__.py` imports them on first use."""
 
+from .agilerl import ReplayDataset as ReplayDataset
+from .agilerl import Transition as Transition
+from .agilerl import to_tensordict as to_tensordict
+from .agilerl import to_torch_tensor as to_torch_tensor
 from .analysis.checks.finding import Finding as Finding
 from .api import align as align
 from .api import card as card
@@ -23,10 +27,6 @@ from .api import stats as stats
 from .api import sync as sync
 from .api import verify as verify
 from .base.version import __version__ as __version__
-from .buffers.bridges.agile import ReplayDataset as ReplayDataset
-from .buffers.bridges.agile import Transition as Transition
-from .buffers.bridges.agile import to_tensordict as to_tensordict
-from .buffers.bridges.agile import to_torch_tensor as to_torch_tensor
 from .buffers.bridges.loader import as_dict as as_dict
 from .buffers.bridges.schema import from_schema as from_schema
 from .buffers.bridges.torchrl import Trajectory as Trajectory

@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from offline_data.analysis.frames import image_leaves
 from offline_data.base.config import Settings
 from offline_data.fetch import retry
 from offline_data.formats.base import Release
 from offline_data.formats.d4rl.source import D4RL
+from offline_data.reports.pages import preview
+from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.toys.servers import FileServer
 
@@ -50,6 +53,34 @@ def _no_waits_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def _drawn_previews() -> dict[int, bytes | None]:
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _a_preview_is_drawn_once(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    _drawn_previews: dict[int, bytes | None],
+) -> None:
+    """Draw the histograms on a card once for each number of episodes: they were most of an export's time.
+
+    Tests of pages draw each one.
+    """
+    if "tests/reports" not in request.node.nodeid:
+
+        def draw(reader: DatasetReader, stats: Any) -> bytes | None:
+            if image_leaves(reader):
+                return drawn(reader, stats)
+            if reader.episode_count not in _drawn_previews:
+                _drawn_previews[reader.episode_count] = drawn(reader, stats)
+            return _drawn_previews[reader.episode_count]
+
+        drawn = preview.draw_preview
+        monkeypatch.setattr(preview, "draw_preview", draw)
 
 
 @pytest.fixture(autouse=True)

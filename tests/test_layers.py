@@ -29,6 +29,7 @@ PACKAGES = {
     "pipeline": "Everything that makes a dataset, or files of one: conversion, recipes, recording, export.",
     "buffers": "Datasets to sample from: buffers, views, mixtures, loaders and streams.",
     "torchrl": "Buffers that are written to, their storages and writers, and other names of TorchRL's.",
+    "agilerl": "AgileRL's names: transitions, and batches of a buffer for a `DataLoader`.",
     "text": "Text for language models: sources, tokenizers, documents, preference pairs, prompts, rules.",
     "reports": "Figures, pages, films and cards of datasets.",
     "project": "Datasets of a project: `datasets.toml`, `datasets.lock`, `sync` and `push`.",
@@ -57,7 +58,12 @@ ONE_FILE = {"torchrl", "gymnasium", "isal", "ray", "matplotlib", "av", "rerun"}
 TORCH = {"torch", "tensordict", "torchrl"}
 
 BRING_TORCH = (
-    *("offline_data/rows/", "offline_data/buffers/", "offline_data/torchrl/"),
+    *(
+        "offline_data/rows/",
+        "offline_data/buffers/",
+        "offline_data/torchrl/",
+        "offline_data/agilerl.py",
+    ),
     "offline_data/pipeline/preprocess/functions/",
     *(f"offline_data/text/{name}.py" for name in ("data", "documents", "tokenize", "topk")),
 )
@@ -201,7 +207,7 @@ def test_torch_stays_in_the_buffers() -> None:
         found.place
         for found in _imports()
         if _top(found) in TORCH
-        and _package(found.file) not in {"rows", "buffers", "torchrl", "testing", "text"}
+        and _package(found.file) not in {"rows", "buffers", "torchrl", "agilerl", "testing", "text"}
         and not found.file.startswith("offline_data/pipeline/preprocess/")
     ]
     assert_none(wrong, "use numpy here; tensors are made in rows, buffers, preprocess and text")

@@ -18,7 +18,8 @@ from offline_data.base.files import human_bytes
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived
-from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.bridges.epochs import EpochBatches
+from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.described import Described

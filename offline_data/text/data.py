@@ -11,7 +11,8 @@ import torch
 from tensordict import tensorclass
 
 from offline_data.base.pickles import pickled_by_name
-from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.bridges.epochs import EpochBatches
+from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.rows.samplers.base import ValidRows
 from offline_data.text.tokenize import (
     PromptTensorDictTokenizer,

@@ -14,7 +14,8 @@ from tensordict import TensorDict
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
-from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.bridges.epochs import EpochBatches
+from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.rows.indexing import positive
 from offline_data.rows.samplers.base import ValidRows
 from offline_data.rows.selection import SubsetStorage

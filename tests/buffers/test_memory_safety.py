@@ -21,7 +21,7 @@ from offline_data import (
     ReplayDataset,
     SliceSampler,
 )
-from offline_data.buffers.bridges.agile import to_transition
+from offline_data.agilerl import to_transition
 from offline_data.buffers.load import open_view
 from offline_data.rows.derived import action_chunk, frame_stack, n_step, return_to_go
 from offline_data.store.layout import LAYOUTS, LayoutName

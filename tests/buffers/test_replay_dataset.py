@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from offline_data.agilerl import ReplayDataset
 from offline_data.base.errors import UsageError
-from offline_data.buffers.bridges.agile import ReplayDataset
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import (
     RandomSampler,

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from offline_data.base.pickles import pickled_by_name
-from offline_data.buffers.bridges.loader import EpochBatches
+from offline_data.buffers.bridges.epochs import EpochBatches
 from offline_data.buffers.mixtures.allocation import draw_members
 from offline_data.episode.permutation import EpochOrder
 from offline_data.rows.samplers.base import nothing_to_draw

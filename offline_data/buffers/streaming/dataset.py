@@ -20,8 +20,7 @@ from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.buffers.arguments import as_derived
-from offline_data.buffers.bridges.agile import WorkerEpochs
-from offline_data.buffers.bridges.loader import Ranks
+from offline_data.buffers.bridges.epochs import Ranks, WorkerEpochs
 from offline_data.buffers.streaming.windows import (
     BatchForm,
     Position,

@@ -7,13 +7,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.base.errors import UsageError
-from offline_data.buffers.bridges.agile import (
+from offline_data.agilerl import (
     Transition,
     to_tensordict,
     to_torch_tensor,
     to_transition,
 )
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 
 

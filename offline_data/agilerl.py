@@ -1,28 +1,26 @@
-"""AgileRL compatibility: `Transition`, and buffers as datasets of a `DataLoader`."""
+"""AgileRL's names: `Transition`, its conversions, and `ReplayDataset`, batches for a `DataLoader`.
+
+All but `to_transition` are public names of `offline_data`, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorClass, TensorDict, TensorDictBase
-from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
+from offline_data.buffers.bridges.epochs import WorkerEpochs
+from offline_data.buffers.buffer import Buffer
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows.indexing import positive
 from offline_data.rows.keys import KeyLike, as_key
-
-if TYPE_CHECKING:
-    from offline_data.buffers.buffer import Buffer
-
-_WORKERS = 1024
-_NUMBER = (1 << 31) - 1
 
 
 def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> torch.Tensor:
@@ -243,44 +241,3 @@ class ReplayDataset(IterableDataset[Any]):
         if by_epoch:
             sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": 0})
         self.buffer._drop_drawn()
-
-
-@pickled_by_name
-class WorkerEpochs:
-    """Counts the iterations of a `DataLoader`'s workers in memory that they share.
-
-    A restarted worker only knows the seed, which is the same for all workers of an iteration. If
-    another worker has stored the same seed, it uses the number next to it, otherwise the highest
-    number plus one. Two workers that start at once arrive at the same number without a lock, which
-    would stay locked if a worker is killed.
-
-    ```
-    word of worker w    | seed of its latest iteration, 32 bits | its number, from 1, 31 bits |
-    ```
-    """
-
-    def __init__(self) -> None:
-        words: Any = torch.zeros(1 + _WORKERS, dtype=torch.int64)
-        self._words: Tensor = words.share_memory_()
-        self._words[0] = -1
-
-    def restart(self, first: int) -> None:
-        """Restart counting: the next iteration is the epoch `first`."""
-        self._words[1:] = 0
-        self._words[0] = first
-
-    def begin(self, info: Any, first: int) -> tuple[int, int]:
-        """Record the start of a worker's iteration; returns its number, from 0, and its epoch.
-
-        The first iteration is the epoch given to `restart`, else `first`.
-        """
-        own, tag = info.id % _WORKERS, (info.seed - info.id) & 0xFFFFFFFF
-        words: list[int] = self._words[1:].tolist()
-        numbers = [word & _NUMBER for word in words if word and word >> 31 == tag]
-        if words[own] and words[own] >> 31 == tag:  # a persistent worker keeps its seed
-            number = (words[own] & _NUMBER) + 1
-        else:
-            number = max(numbers) if numbers else 1 + max(word & _NUMBER for word in words)
-        self._words[1 + own] = tag << 31 | number
-        restarted = int(self._words[0])
-        return number - 1, number - 1 + (first if restarted < 0 else restarted)
