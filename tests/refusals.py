@@ -53,7 +53,7 @@ class Refusals:
             call: What raises.
             names: What differs between runs, or is long, and what the table has in its place.
         """
-        with pytest.raises((OfflineDataError, TypeError, ValueError)) as caught:
+        with pytest.raises((OfflineDataError, TypeError, ValueError, LookupError)) as caught:
             call()
         error = caught.value
         found = f"{type(error).__name__}: {error}"

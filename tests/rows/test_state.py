@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from tensordict import TensorDict
 
 from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.rows.state import load_tree, save_tree
-from tests.buffers.test_damaged_checkpoints import sealed
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
 TREES = st.recursive(
@@ -115,32 +112,6 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     save_tree(1, empty)
     save_tree(2, empty)
     assert load_tree(empty) == 2
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("version", 99, "version is 99; expected up to 3"),
-        ("format", "other", "format is 'other'"),
-        ("tree", {"tuple": 3}, "tuple is 3; expected a list"),
-        ("shape", [1000], "tensor is 0; expected an integer from 0 to -"),
-        ("shape", [-1, -3], "shape is a list; expected a list, each an integer from 0"),
-        ("tensor", -64, "tensor is -64"),
-        ("tensor", 8, "tensor is 8; expected a multiple of 64"),
-        ("dtype", "torch.load", "expected a dtype of torch"),
-        ("dtype", 3, "expected a dtype of torch"),
-    ],
-)
-def test_a_damaged_state_is_said_in_words(
-    tmp_path: Path, field: str, value: Any, message: str
-) -> None:
-    save_tree(torch.ones(3), tmp_path / "state")
-    file = tmp_path / "state" / "state.json"
-    content = json.loads(file.read_text())
-    (content if field in content else content["tree"])[field] = value
-    file.write_bytes(sealed(content))
-    with pytest.raises(IntegrityError, match=re.escape(message)):
-        load_tree(tmp_path / "state")
 
 
 def test_bytes_cut_short_are_said_in_words(tmp_path: Path) -> None:

@@ -5,14 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from tensordict import NonTensorStack
 
-from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import SamplerWithoutReplacement
-from offline_data.torchrl.split_trajs import split_trajs
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -71,12 +67,3 @@ def test_padding_is_zero_and_text_is_none(compact: Path) -> None:
     words = list(episode["observation", "mission"])
     assert words[2:] == [None, None]
     assert all(word.startswith("go to") for word in words[:2])
-
-
-def test_split_refuses_what_it_cannot_split(ds: BaseDatasetExperienceReplay) -> None:
-    data = ds[:]
-    with pytest.raises(UsageError, match="Expected traj_ids or next/ended"):
-        split_trajs(data, done_key="ended")
-    data["text"] = NonTensorStack(*["go"] * len(data))
-    with pytest.raises(UsageError, match="text is NonTensorStack"):
-        split_trajs(data)

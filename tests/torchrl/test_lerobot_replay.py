@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import warnings
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 
 from offline_data import LeRobotExperienceReplay
 from offline_data.base.config import Settings
-from offline_data.base.errors import UsageError
 from offline_data.base.ids import parse_id
 from offline_data.pipeline.ingest import Options, download
 from offline_data.pipeline.jobs.executors import InProcess
@@ -22,7 +20,6 @@ from tests.toys.servers import HubServer
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
-    import torchrl.data.datasets as theirs
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +34,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(root: Path, **options: Any) -> Any:
     return LeRobotExperienceReplay("me/toy", root=root, download=False, **options)
-
-
-def test_torchrl_calls_work_here() -> None:
-    mine = inspect.signature(LeRobotExperienceReplay.__init__).parameters
-    other = dict(inspect.signature(theirs.LeRobotExperienceReplay.__init__).parameters)
-    del other["_data"]
-    assert [name for name in mine if name != "delta_timestamps"] == list(other)
-    for parameter in other.values():
-        assert mine[parameter.name].kind == parameter.kind
-        assert mine[parameter.name].default == parameter.default
 
 
 def test_names_and_values(root: Path) -> None:
@@ -79,10 +66,3 @@ def test_slices_and_names_of_ones_own(root: Path) -> None:
         state = batch["observation", "proprio"][:, 0]
         assert batch["next", "observation", "proprio"].shape == (6, 3)
         assert state.equal(-batch["action"][:, 0])
-
-
-def test_what_is_refused(root: Path) -> None:
-    with pytest.raises(UsageError, match="decode_video"):
-        opened(root, decode_video=False)
-    with pytest.raises(UsageError, match="num_slices and slice_len"):
-        opened(root, num_slices=2, slice_len=3)

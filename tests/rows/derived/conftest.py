@@ -50,15 +50,29 @@ class Set:
         self.reward = self.truth.steps["next", "reward"][:, 0]
         self.terminated = self.truth.steps["next", "terminated"][:, 0]
         self.truncated = self.truth.steps["next", "truncated"][:, 0]
+        self.known = [one.known for one in self.episodes]
+        self.valid = [
+            row
+            for row, (e, t) in enumerate(self.place)
+            if t < self.episodes[e].length - 1 or self.known[e] or self.terminated[row]
+        ]
+        """Rows whose next observation is known, or terminal."""
+        stops = np.cumsum([one.length for one in self.episodes]).tolist()
+        self.bounds = list(zip([0, *stops[:-1]], stops, strict=True))
+        """First and last row of each episode, as `tests/oracles_derived.py` takes them."""
 
     @property
     def rows(self) -> int:
         """Number of transitions."""
         return len(self.place)
 
-    def row(self, episode: int, time: int) -> int:
-        """Number of a step's row."""
-        return self.place.index((episode, time))
+    def leaf(self, key: tuple[str, ...]) -> Any:
+        """What is stored under a key, of all rows, also under `next`."""
+        if key in self.truth.steps:
+            return self.truth.steps[key]
+        if key[0] == "next":
+            return self.truth.observations[key[1:]][self.truth.next_rows]
+        return self.truth.observations[key][self.truth.root_rows]
 
     def state(
         self, episode: int, time: int, key: tuple[str, ...] = ("observation", "state")
@@ -151,11 +165,11 @@ def episode() -> Callable[..., Episode]:
 
 
 class Grown:
-    """A storage in memory that rows can be added to; `only` gives a view of it."""
+    """A storage in memory whose leaves a test may change; `only` gives a view of it."""
 
-    def __init__(self, content: Any, ends: list[int], keys: Any = None, of: Any = None) -> None:
+    def __init__(self, content: Any, runs: Any, keys: Any = None, of: Any = None) -> None:
         self._of: Grown = self if of is None else of
-        self.content, self.ends, self.keys = content, ends, keys
+        self.content, self._runs, self.keys = content, runs, keys
         self.gathered = 0
 
     def __len__(self) -> int:
@@ -164,20 +178,13 @@ class Grown:
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002
         return ValidRows(len(self), np.zeros(0, np.int64))
 
-    def runs(self) -> EpisodeIndex:
-        if self._of is not self:
-            return self._of.runs()
-        if getattr(self, "_runs", None) is None:
-            stops = torch.tensor(self.ends)
-            starts = torch.cat([torch.zeros(1, dtype=torch.int64), stops[:-1]])
-            self._runs: EpisodeIndex | None = EpisodeIndex(starts, stops - starts)
-        assert self._runs is not None
+    def runs(self) -> Any:
         return self._runs
 
     def only(self, keys: Iterable[KeyLike]) -> Grown:
         content = self._of.content.keys(include_nested=True, leaves_only=True)
         known = [key if isinstance(key, tuple) else (key,) for key in content]
-        return Grown(None, [], select_keys(known, keys), self._of)
+        return Grown(None, self._runs, select_keys(known, keys), self._of)
 
     def gather(self, rows: torch.Tensor) -> Any:
         self._of.gathered += len(rows)
@@ -185,21 +192,15 @@ class Grown:
         batch = batch if self.keys is None else batch.select(*self.keys)
         return batch.set("index", rows)
 
-    def extend(self, content: Any) -> None:
-        """Add an episode."""
-        self.content = torch.cat([self.content, content])
-        self.ends.append(len(self.content))
-        self._runs = None
-
 
 @pytest.fixture
 def grown() -> Callable[[Any], Grown]:
     """Make such a storage of the rows of a dataset."""
 
     def make(of: Any) -> Grown:
-        lengths = np.array([one.length for one in of.episodes])
-        content, _ = of.gather()
-        del content["index"], content["episode"]
-        return Grown(TensorDict(content.to_dict(), [len(content)]), np.cumsum(lengths).tolist())
+        content = of.gather()[0].exclude("index", "episode")
+        starts, stops = torch.tensor(of.bounds).T
+        runs = EpisodeIndex(starts.contiguous(), stops - starts)
+        return Grown(TensorDict(content.to_dict(), [of.rows]), runs)
 
     return make

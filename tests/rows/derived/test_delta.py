@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,50 @@ import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import UsageError
 from offline_data.pipeline.ingest import Options, convert
+from offline_data.pipeline.jobs.executors import InProcess
 from tests.toys.lerobot import CAMERA, write_lerobot
 
 STATE, VID = "observation.state", CAMERA
+DELTAS = {STATE: [-0.2, -0.1, 0.0], VID: [-0.1, 0.0], "action": [0.1 * n for n in range(8)]}
+Convert = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lerobot")
+
+
+@pytest.fixture(scope="module")
+def converted(folder: Path) -> Convert:
+    """Convert a folder; each once."""
+    made: dict[Any, Path] = {}
+    settings = Settings(root=folder / "root", offline=True, workers=1)
+
+    def convert_once(source: Path, video: Any = "keep") -> Path:
+        name = f"{source.parent.name}-{source.name}-{video}"
+        if name not in made:
+            options = Options(video=video)
+            made[name] = convert(source, name, settings, options, executor=InProcess()).path
+        return made[name]
+
+    return convert_once
+
+
+@pytest.fixture(scope="module")
+def filmed(folder: Path) -> dict[str, Path]:
+    """Episodes of 5, 1, 9 and 3 rows with a camera, of both versions."""
+    return {
+        version: write_lerobot(
+            folder / version, version, (5, 1, 9, 3), files=(1,), videos=(2,), images=False
+        )
+        for version in ("v2.1", "v3.0")
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path, converted: Convert) -> Path:
+    """Episodes of 5, 1, 3 and 4 rows, of which two are truncated, without a camera."""
+    return converted(write_lerobot(folder / "plain", "v3.0", (5, 1, 3, 4), images=False))
 
 
 class Oracle:
@@ -86,55 +128,45 @@ def assert_windows(ds: Any, oracle: Oracle, deltas: dict[str, list[float]], rows
 
 @pytest.mark.parametrize("video", ["keep", "raw"])
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_windows_are_lerobots(version: str, video: Any, tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(
-        tmp_path / "toy", version, (5, 1, 9, 3), files=(1,), videos=(2,), images=False
-    )
-    stored = convert(folder, "toy", settings, Options(video=video))
-    deltas = {STATE: [-0.2, -0.1, 0.0], VID: [-0.1, 0.0], "action": [0.1 * n for n in range(8)]}
-    ds = offline_data.open_dataset(stored.path, delta_timestamps=deltas)
+def test_windows_are_lerobots(
+    version: str, video: str, filmed: dict[str, Path], converted: Convert
+) -> None:
+    path = converted(filmed[version], video)
+    ds = offline_data.open_dataset(path, delta_timestamps=DELTAS)
     assert ds[:2]["observation", "images", "vid"].shape == (2, 2, 32, 48, 3)
     assert ds[:2]["action_is_pad"].dtype == torch.bool
     assert ("next", STATE) not in ds[:2].keys(True)
-    assert_windows(ds, Oracle(folder, VID), deltas, range(18))
+    assert_windows(ds, Oracle(filmed[version], VID), DELTAS, range(18))
 
 
 @pytest.mark.parametrize("name", ["lerobot_generated_v21", "lerobot_generated_v30"])
-def test_windows_of_files_that_lerobot_wrote(name: str, realdata: Path, settings: Settings) -> None:
+def test_windows_of_files_that_lerobot_wrote(name: str, realdata: Path, converted: Convert) -> None:
     folder = realdata / name / "full"
     features = json.loads((folder / "meta/info.json").read_text())["features"]
     camera = next(key for key, one in features.items() if one["dtype"] == "video")
-    stored = convert(folder, "toy", settings, Options())
     oracle = Oracle(folder, camera)
     step = 1 / oracle.fps
     deltas = {camera: [-step, 0.0], "action": [n * step for n in range(-1, 8)]}
-    ds = offline_data.open_dataset(stored.path, delta_timestamps=deltas)
+    ds = offline_data.open_dataset(converted(folder), delta_timestamps=deltas)
     ends = [n for first, stop in oracle.bounds.values() for n in (first, first + 1, stop - 1)]
     assert_windows(ds, oracle, deltas, ends)
 
 
-def test_every_row_is_drawn_and_nothing_else_changes(tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 1, 3), images=False)
-    stored = convert(folder, "toy", settings, Options())
-    ds = offline_data.open_dataset(stored.path, 4096, delta_timestamps={"action": [0.0]})
-    batch = ds.sample()
-    assert sorted(set(batch["index"].tolist())) == list(range(9))
-    plain = offline_data.open_dataset(stored.path)[batch["index"]]
-    assert torch.equal(batch["action"][:, 0], plain["action"])
-    assert torch.equal(batch["observation", "state"], plain["observation", "state"])
+def test_nothing_else_changes(plain: Path) -> None:
+    batch = offline_data.open_dataset(plain, 4096, delta_timestamps={"action": [0.0]}).sample()
+    stored = offline_data.open_dataset(plain)[batch["index"]]
+    assert torch.equal(batch["action"][:, 0], stored["action"])
+    assert torch.equal(batch["observation", "state"], stored["observation", "state"])
     assert not batch["action_is_pad"].any()
-    only = offline_data.open_dataset(
-        stored.path, keys=["action"], delta_timestamps={"action": [0.1]}
-    )
+    window: Any = {"action": [0.1]}
+    only = offline_data.open_dataset(plain, keys=["action"], delta_timestamps=window)
     assert only[:3]["action"].shape == (3, 1, 2)
 
 
-def test_views_and_loaders_draw_every_row(tmp_path: Path, settings: Settings) -> None:
-    """Episodes of 5, 1, 3 and 4 rows, of which two are truncated: their last rows are drawn, too."""
-    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 1, 3, 4), images=False)
-    path = convert(folder, "toy", settings, Options()).path
-    assert len(offline_data.open_dataset(path).valid_rows) == 11
-    ds = offline_data.open_dataset(path, 4096, delta_timestamps={"action": [0.0, 0.1]})
+def test_views_and_loaders_draw_every_row(plain: Path) -> None:
+    """Also the last rows of truncated episodes."""
+    assert len(offline_data.open_dataset(plain).valid_rows) == 11
+    ds = offline_data.open_dataset(plain, 4096, delta_timestamps={"action": [0.0, 0.1]})
     starts = np.cumsum([0, 5, 1, 3])
 
     def rows_of(batches: Any) -> list[int]:
@@ -157,21 +189,14 @@ def test_views_and_loaders_draw_every_row(tmp_path: Path, settings: Settings) ->
     assert [sorted(set(rows_of([part.sample()]))) for part in parts.values()] == drawn
 
 
-def test_streams_have_the_same_windows(tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(
-        tmp_path / "toy", "v3.0", (5, 1, 9, 3), files=(1,), videos=(2,), images=False
-    )
-    path = convert(folder, "toy", settings, Options()).path
-    deltas = {STATE: [-0.1, 0.0], VID: [-0.1, 0.0], "action": [0.1 * n for n in range(8)]}
-    ds = offline_data.open_dataset(path, delta_timestamps=deltas)
-    stream = offline_data.StreamingDataset(
-        str(folder), batch_size=4, derived=offline_data.delta_timestamps(deltas, fps=10)
-    )
+def test_streams_have_the_same_windows(filmed: dict[str, Path], converted: Convert) -> None:
+    ds = offline_data.open_dataset(converted(filmed["v3.0"]), delta_timestamps=DELTAS)
+    derived = offline_data.delta_timestamps(DELTAS, fps=10)
     rows = []
-    for batch in stream:
+    for batch in offline_data.StreamingDataset(str(filmed["v3.0"]), batch_size=4, derived=derived):
         expected = ds[batch["index"]]
         rows += batch["index"].tolist()
-        for key in deltas:
+        for key in DELTAS:
             place = tuple(key.split("."))
             mask = (*place[:-1], f"{place[-1]}_is_pad")
             assert torch.equal(batch[place], expected[place])
@@ -179,48 +204,45 @@ def test_streams_have_the_same_windows(tmp_path: Path, settings: Settings) -> No
     assert sorted(rows) == [n for n in range(18) if n not in {5, 17}]  # have no next observation
 
 
-def test_torchrls_class(tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), videos=(), images=False)
-    convert(folder, "toy", settings, Options())
+def test_torchrls_class(filmed: dict[str, Path], converted: Convert) -> None:
     from offline_data.torchrl.experience_replay import LeRobotExperienceReplay as Replay
 
     class Local(Replay):
         source = "local"
 
+    path = converted(filmed["v3.0"])
     deltas = {VID: [-0.1, 0.0], "action": [0.0, 0.1]}
-    ds = Local("local:toy", root=settings.root, delta_timestamps=deltas, key_map={"action": "act"})
+    name, root = f"local:{path.parent.name}", path.parents[2]
+    ds = Local(name, root=root, delta_timestamps=deltas, key_map={"action": "act"})
     batch = ds[torch.tensor([0, 4])]
     assert batch["observation", "image", "vid"].shape == (2, 2, 32, 48, 3)
     assert batch["observation", "image", "vid_is_pad"].tolist() == [[True, False], [False, False]]
     assert batch["act_is_pad"].tolist() == [[False, False], [False, True]]
 
 
-def test_wrong_arguments(tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), videos=(), images=False)
-    path = convert(folder, "toy", settings, Options()).path
-
-    def open_with(deltas: Any, **options: Any) -> Any:
-        return offline_data.open_dataset(path, delta_timestamps=deltas, **options)
-
-    with pytest.raises(UsageError, match=r"multiples of 1/10 s, which 0.05 is not"):
-        open_with({"action": [0.0, 0.05]})
-    with pytest.raises(UsageError, match="empty"):
-        open_with({"action": []})
-    with pytest.raises(UsageError, match="no leaf is called"):
-        open_with({"actoin": [0.0]})
-    with pytest.raises(UsageError, match="decode=True"):
-        open_with({VID: [0.0]}, decode=False)
-    with pytest.raises(UsageError, match="whole episodes"):
-        open_with({"action": [0.0]}, split_trajs=True)[:1]
-    assert open_with({"action": [0.10004]})[:1]["action"].shape == (1, 1, 2)
+@pytest.mark.parametrize(
+    ("deltas", "options", "words"),
+    [
+        ({"action": [0.0, 0.05]}, {}, r"multiples of 1/10 s, which 0.05 is not"),
+        ({"action": []}, {}, "empty"),
+        ({"actoin": [0.0]}, {}, "no leaf is called"),
+        ({VID: [0.0]}, {"decode": False}, "decode=True"),
+        ({"action": [0.0]}, {"split_trajs": True}, "whole episodes"),
+    ],
+)
+def test_wrong_arguments(
+    deltas: Any, options: Any, words: str, filmed: dict[str, Path], converted: Convert
+) -> None:
+    path = converted(filmed["v3.0"])
+    with pytest.raises(UsageError, match=words):
+        offline_data.open_dataset(path, delta_timestamps=deltas, **options)[:1]
 
 
-def test_windows_are_normalised_row_by_row(tmp_path: Path, settings: Settings) -> None:
-    folder = write_lerobot(tmp_path / "toy", "v3.0", (5, 3), files=(), images=False)
-    path = convert(folder, "toy", settings, Options()).path
+def test_windows_are_normalised_row_by_row(plain: Path) -> None:
     scale = offline_data.normalize(["action"])
-    ds = offline_data.open_dataset(path, delta_timestamps={"action": [0.0, 0.1]}, derived=scale)
-    values = offline_data.open_dataset(path)[:]["action"].double()
+    deltas: Any = {"action": [0.0, 0.10004]}  # nearly 0.1
+    ds = offline_data.open_dataset(plain, delta_timestamps=deltas, derived=scale)
+    values = offline_data.open_dataset(plain)[:]["action"].double()
     expected = (values - values.mean(0)) / (values.std(0, correction=0) + 1e-3)
     found = ds[torch.tensor([1, 4])]["action"]
     torch.testing.assert_close(

@@ -9,14 +9,12 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.derived import (
     Derived,
@@ -87,10 +85,6 @@ def test_through_a_buffer(sets: Any, episode: Any, name: str) -> None:
         places = {found[key].untyped_storage().data_ptr() for key in keys}
         assert len(places) == len(keys)
     assert len(pickle.dumps(ds)) < before + 5000
-    split = BaseDatasetExperienceReplay(of.path, 1, derived=[make()], split_trajs=True)
-    with pytest.raises(UsageError, match=r"needs batches .* whole episodes") as caught:
-        split.sample()
-    assert "split_trajs" in str(caught.value.hint)
 
 
 def derive(storage: Any, rows: list[int], derived: list[Derived]) -> Any:
@@ -135,77 +129,6 @@ def test_a_view_of_a_dataset(sets: Any, episode: Any) -> None:
     assert found[STATE][:, 0, 0].tolist() == [1001, 1001, 1002, 3001, 3001, 3002]
     goals = derive(view.storage, [0, 3, 5], [relabel("final", 1, seed=0)])
     assert goals["observation", "desired_goal"][:, 0].tolist() == [1004, 3003, 7_000_002]
-
-
-leaf: Any = import_module("offline_data.rows.derived")  # wrong arguments are not for mypy
-GIVEN = normalize([STATE], {STATE: (0.0, 1.0)}).statistics
-SHAPES: list[Any] = [([1, 2], [1, 2]), ([[1], [1], [1]], 1), (1, [[1], [1], [1]])]
-ARGUMENTS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: leaf.n_step(0), "n is 0"),
-    (lambda: leaf.n_step(2, 1.1), r"gamma is 1\.1"),
-    (lambda: leaf.n_step(2, float("nan")), "gamma is nan"),
-    (lambda: leaf.return_to_go(1.5), r"gamma is 1\.5"),
-    *[(lambda make=make: make(0), "k is 0") for make in (frame_stack, action_chunk)],
-    *[(lambda make=make: make(2, pad="edge"), "pad is 'edge'") for make in (leaf.frame_stack, leaf.action_chunk)],
-    (lambda: leaf.frame_stack(2, ["observations"]), "no leaf 'observations'"),
-    (lambda: leaf.frame_stack(2, ["next.observation"]), "no leaf 'next/observation'"),
-    (lambda: leaf.frame_stack(2, ["image"], cat_dim=3), "cat_dim is 3"),
-    (lambda: leaf.frame_stack(2, ["image"], cat_dim=-4), "cat_dim is -4"),
-    (lambda: leaf.action_chunk(2, ["actions"]), "no leaf 'actions'"),
-    (lambda: leaf.relabel("futur"), "strategy is 'futur'; expected one of current, final"),
-    (lambda: leaf.relabel({"current": 0.2, "random": 0.7}), r"add up to 0\.9"),
-    (lambda: leaf.relabel({"final": 1.5, "random": -0.5}), r"probability of 'final' is 1\.5"),
-    (lambda: leaf.relabel(p=1.2), r"p is 1\.2"),
-    (lambda: leaf.relabel(threshold=-1), "threshold is -1"),
-    (lambda: leaf.relabel(gamma=1), "expected less than 1"),
-    (lambda: leaf.relabel(gamma=2), "gamma is 2"),
-    (lambda: leaf.relabel(seed=2**63), "seed is"),
-    (lambda: leaf.relabel(achieved_key="achieved", seed=0), "needs the leaf 'achieved'"),
-    (lambda: leaf.relabel(goal_key="goal", seed=0), "needs the leaf 'goal'"),
-    (lambda: leaf.relabel(goal_key=STATE, seed=0), r"'observation/state' is torch\.flo"),
-    (lambda: leaf.normalize(eps=-1), "eps is -1"),
-    (lambda: leaf.normalize(by="mean"), "by is \"'mean'\"; expected 'std' or 'quantile'"),
-    (lambda: leaf.normalize("observation", {"action": (0, 1)}), "no leaf 'observation'"),
-    *[(lambda it=it: leaf.normalize("action", {"action": it}), r"of 'action' are .*expected \(mean, std\)") for it in (3, (1, 2, 3), ("a", "b"))],
-    (lambda: leaf.normalize([STATE], GIVEN, by="quantile"), r"expected \(q01, q99\): of another by="),
-    (lambda: leaf.normalize().fit((1, 2)), "A tuple has no rows"),
-    (lambda: leaf.normalize().fit(), "fit needs a buffer"),
-    (lambda: leaf.normalize(["observatio"]), "no leaf 'observatio'"),
-    *[(lambda it=it: leaf.normalize([STATE], {STATE: it}), r"have shape \[.*\], which does not match \[3\]") for it in SHAPES],
-    (lambda: leaf.normalize(["observation"], {STATE: (0, 1)}), "No statistics of 'observation/achieved_goal'"),
-    (lambda: [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])], r"\[2, 3, 4\], which does not match \[4, 3, 4\]"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("number", range(len(ARGUMENTS)))
-def test_arguments_and_batches_that_are_refused(sets: Any, episode: Any, number: int) -> None:
-    make, message = ARGUMENTS[number]
-    of = sets.write([episode(3)])
-    with pytest.raises(UsageError, match=message):
-        BaseDatasetExperienceReplay(of.path, 2, derived=make())[:]
-
-
-@pytest.mark.parametrize(
-    ("derived", "message"),
-    [
-        ([normalize(), n_step(2)], "n_step reads the leaf 'next/"),
-        ([return_to_go(key="next.sum"), n_step(2)], "n_step reads the leaf 'next/sum'"),
-        ([normalize(), frame_stack(2)], "reads the leaf 'observation/state'"),
-        ([normalize("action"), action_chunk(2)], "reads the leaf 'action'"),
-        ([normalize(), relabel(seed=0)], "relabel reads the leaf 'observation/achieved_goal'"),
-        ([frame_stack(2), relabel(seed=0)], "relabel reads the leaf 'observation/achieved_goal'"),
-        ([n_step(2), relabel(seed=0)], "cannot be combined"),
-    ],
-)
-def test_what_was_changed_before_is_not_taken_back(
-    sets: Any, episode: Any, derived: Any, message: str
-) -> None:
-    of = sets.write([episode(4), episode(4)])
-    with pytest.raises(UsageError, match=message) as caught:
-        BaseDatasetExperienceReplay(of.path, 8, derived=derived)[:]
-    assert "cannot be combined" in message or "n_step or relabel, frame_stack" in str(
-        caught.value.hint
-    )
 
 
 def test_the_cache_goes_with_the_storage(sets: Any, episode: Any) -> None:

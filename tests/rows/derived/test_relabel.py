@@ -15,6 +15,7 @@ from offline_data.base.errors import UsageError
 from offline_data.episode.fields import next_of
 from offline_data.rows.derived import relabel
 from offline_data.rows.derived.relabel import random_numbers
+from tests import oracles_derived as oracle
 from tests.toys.ogbench import toy_arrays, write_ogbench
 
 GOAL, ACHIEVED = ("observation", "desired_goal"), ("observation", "achieved_goal")
@@ -23,29 +24,6 @@ STATE = ("observation", "state")
 
 def distance(achieved: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
     return -(achieved - goals).abs().sum(-1, keepdim=True)
-
-
-def anywhere(of: Any) -> list[tuple[int, int]]:
-    """List episode and time of every next observation that is known, or ends in a terminal one."""
-    return [
-        (e, t + 1)
-        for row, (e, t) in enumerate(of.place)
-        if t < of.episodes[e].length - 1 or of.episodes[e].known or of.terminated[row]
-    ]
-
-
-def choices(of: Any, law: str, row: int) -> list[tuple[int, int]]:
-    """List what a law may choose for a row, episode and time."""
-    episode, time = of.place[row]
-    final = of.episodes[episode].length - (not of.episodes[episode].known)
-    later = [(episode, t) for t in range(time + 1, final + 1)]
-    return {
-        "current": [(episode, time)],
-        "final": [(episode, final)],
-        "future": later,
-        "geometric": later,
-        "episode": [(episode, t) for t in range(1, final + 1)],
-    }[law]
 
 
 LAWS = ("current", "final", "future", "geometric", "episode", "random")
@@ -60,7 +38,7 @@ def test_goals_rewards_and_flags(
 ) -> None:
     of = sets.write(layout="ted" if dense else "compact")
     rows = of.shuffled()
-    everywhere = {tuple(of.state(*place, ACHIEVED).tolist()) for place in anywhere(of)}
+    after, stored = of.leaf(next_of(ACHIEVED)), of.leaf(ACHIEVED)
     derived = relabel(
         law, p, reward_fn=distance if dense else None, terminate=terminate, seed=len(law)
     )
@@ -81,10 +59,10 @@ def test_goals_rewards_and_flags(
             continue
         moved += 1
         assert not unknown
-        allowed = everywhere
-        if law != "random":
-            allowed = {tuple(of.state(*at, ACHIEVED).tolist()) for at in choices(of, law, row)}
-        assert goal in allowed
+        reached = [stored[row]]
+        if law != "current":
+            reached = after[[*oracle.goal_rows(law, row, of.bounds, of.known, of.valid)]]
+        assert goal in {tuple(one.tolist()) for one in reached}
         achieved = of.state(episode, time + 1, ACHIEVED)
         there = achieved.tolist() == list(goal)
         want = -np.abs(achieved - np.array(goal)).sum() if dense else float(there) - 1
@@ -131,7 +109,8 @@ def test_distributions_of_goals(sets: Any, episode: Any, row: int) -> None:
     goal = {t: float(of.state(number, t, ACHIEVED)[0]) for t in range(last + 1)}
     geometric = {goal[time + d]: 0.3 * 0.7 ** (d - 1) for d in range(1, last - time)}
     geometric[goal[last]] = 1 - sum(geometric.values())
-    anywhere = [float(of.state(e, t + 1, ACHIEVED)[0]) for e, t in of.place if of.row(e, t) != 10]
+    assert sorted({*range(of.rows)} - {*of.valid}) == [10]
+    anywhere = of.leaf(next_of(ACHIEVED))[of.valid, 0].tolist()
     wants: dict[Any, dict[float, float]] = {
         "current": {goal[time]: 1.0},
         "final": {goal[last]: 1.0},
@@ -247,9 +226,6 @@ def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> N
         found = derived(storage.gather(rows), rows, storage)["next", "reward"]
         assert found.dtype == made
         np.testing.assert_allclose(found[:, 0], [-(2**0.5) / 2, -(2**0.5) / 4, 0], rtol=1e-6)
-    wide = relabel("final", 1, reward_fn=lambda a, g: a - g, seed=0)
-    with pytest.raises(UsageError, match=r"reward_fn returned \[3, 2\] for 3 transitions"):
-        wide(storage.gather(rows), rows, storage)
 
 
 def test_rewards_where_there_were_none(tmp_path: Path) -> None:
@@ -270,7 +246,7 @@ def test_rewards_where_there_were_none(tmp_path: Path) -> None:
 
 def test_rewards_before_an_unknown_state_are_not_invented(sets: Any) -> None:
     of = sets.write()
-    rows = [row for row, (e, t) in enumerate(of.place) if t == of.episodes[e].length - 1 and not of.episodes[e].known and not of.terminated[row]]  # fmt: skip
+    rows = sorted({*range(of.rows)} - {*of.valid})
     assert rows
     batch, index = of.gather(rows)
     del batch["next", "reward"]

@@ -102,33 +102,6 @@ def test_forms_of_an_update() -> None:
     assert law_of(sampler, storage) == [7, 7, 2, 4, 4, 6]
 
 
-@pytest.mark.parametrize(
-    ("rows", "priority", "message"),
-    [
-        ([0, 6], [1.0, 1.0], "Row 6 cannot have a priority"),
-        ([0, -1], [1.0, 1.0], "Row -1 cannot have a priority"),
-        ([0, 1], [9.0, -1.0], "Row 1 cannot have the priority -1.0"),
-        ([0, 1], [9.0, float("nan")], "Row 1 cannot have the priority nan"),
-        ([0, 1], [9.0, float("inf")], "Row 1 cannot have the priority inf"),
-        ([0, 1], [9.0, 1e30], "Row 1 cannot have the priority 1.0000"),
-        ([0, 1], [9.0, 9.0, 9.0], "do not match rows"),
-        ([0, 1], [[9.0, 9.0, 9.0]], "do not match rows"),
-        ([0.0, 1.0], [9.0, 9.0], "Rows are integers"),
-        ([True, False], [9.0, 9.0], "Rows are integers"),
-    ],
-)
-def test_an_invalid_priority_changes_nothing(
-    rows: list[Any], priority: list[Any], message: str
-) -> None:
-    storage = Episodes([6])
-    sampler = PrioritizedSampler(6, 2.0, 0.5)
-    before = law_of(sampler, storage)
-    with pytest.raises(UsageError, match=message):
-        sampler.update_priority(torch.tensor(rows), torch.tensor(priority))
-    assert law_of(sampler, storage) == before
-    assert sampler.default_priority == 1
-
-
 def test_new_rows_get_the_highest_priority_ever() -> None:
     storage = Episodes([3])
     sampler = PrioritizedSampler(10, 1.0, 0.5, 0.0)
@@ -198,33 +171,6 @@ def test_alpha_and_beta_may_change_at_any_time() -> None:
     assert sampler.alpha == 0.7
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"max_capacity": 0}, "max_capacity is 0"),
-        ({"alpha": -0.1}, "alpha must be .*; found -0.1"),
-        ({"beta": float("nan")}, "beta must be .*; found nan"),
-        ({"eps": -1.0}, "eps must be .*; found -1.0"),
-        ({"dtype": torch.float16}, "dtype is torch.float16"),
-        ({"reduction": "last"}, "reduction is 'last'"),
-        ({"device": "cuda"}, "device is cuda"),
-    ],
-)
-def test_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
-    options: dict[str, Any] = {"max_capacity": 5, "alpha": 1.0, "beta": 1.0, **wrong}
-    with pytest.raises(UsageError, match=message):
-        PrioritizedSampler(**options)
-    with pytest.raises(UsageError, match="over is not supported"):
-        PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=2, over="starts")
-    with pytest.raises(UsageError, match="Give either"):
-        PrioritizedSliceSampler(5, 1.0, 1.0)
-    state = PrioritizedSampler(10, 0.6, 0.4).state_dict()
-    with pytest.raises(
-        UsageError, match="priorities of 10 rows, but the sampler's max_capacity is 3"
-    ):
-        PrioritizedSampler(3, 0.6, 0.4).load_state_dict(state)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_loaded_state_has_the_same_weights_to_the_bit(dtype: torch.dtype) -> None:
     one, other = (PrioritizedSampler(999, 0.7, 0.4, dtype=dtype, seed=0) for _ in range(2))
@@ -236,18 +182,6 @@ def test_a_loaded_state_has_the_same_weights_to_the_bit(dtype: torch.dtype) -> N
     other.load_state_dict(one.state_dict())
     for found, expected in zip(other.sample(storage, 999), one.sample(storage, 999), strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-def test_storages_that_cannot_be_sampled() -> None:
-    sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0)
-    for one in (sampler, PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=1, traj_key="episode")):
-        with pytest.raises(
-            UsageError, match="has 6 transitions, but the sampler's max_capacity is 5"
-        ):
-            one.sample(Episodes([6]), 1)
-    sampler.update_priority(torch.arange(5), 0.0)
-    with pytest.raises(UsageError, match="all priorities are zero"):
-        sampler.sample(Episodes([5]), 1)
 
 
 def slices(capacity: int = 16, **options: Any) -> PrioritizedSliceSampler:

@@ -142,24 +142,6 @@ def test_a_write_ends_what_continued() -> None:
     assert starts == {0, 1, 2}  # the newest row is not followed by the oldest
 
 
-@pytest.mark.parametrize("prefetch", [None, 1])
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda: SliceSampler(slice_len=2),
-        lambda: SliceSamplerWithoutReplacement(slice_len=2),
-        lambda: PrioritizedSliceSampler(4, 0.7, 0.5, slice_len=2),
-    ],
-    ids=["slices", "epochs", "prioritized"],
-)
-def test_a_storage_without_rows_has_no_slices(sampler: Any, prefetch: int | None) -> None:
-    buffer = TensorDictReplayBuffer(
-        storage=ListStorage(4), sampler=sampler(), batch_size=4, prefetch=prefetch
-    )
-    with pytest.raises(UsageError, match="no episode to take a slice from"):
-        buffer.sample()
-
-
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float64])
 def test_ends_of_slices_are_marked_in_flags_of_any_type(dtype: torch.dtype) -> None:
     buffer = TensorDictReplayBuffer(

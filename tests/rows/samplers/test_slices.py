@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from tensordict import TensorDict
 
-from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import SliceSampler, SliceSamplerWithoutReplacement
 from offline_data.rows.samplers.slices import MASK
@@ -71,44 +70,6 @@ def test_episodes_are_looked_at_again_only_when_they_have_changed() -> None:
     assert int(sampler.sample(storage, 300)[0].max()) > 40
     assert sampler.sampleable(storage, 3) == 49
     assert SliceSampler(slice_len=60).sampleable(storage, 60) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "either num_slices or slice_len"),
-        ({"num_slices": 2, "slice_len": 2}, "either num_slices or"),
-        ({"slice_len": 0}, "at least 1"),
-        ({"slice_len": 2, "pad_output": True}, "pad_output=True"),
-        ({"slice_len": 2, "over": "rows"}, "expected 'episodes' or 'starts'"),
-        ({"slice_len": 2, "span": True, "strict_length": False, "pad_output": True}, "span"),
-        ({"slice_len": 2, "fragmented": True}, "does not support fragmented=True"),
-        ({"slice_len": 2, "ends": torch.tensor([True])}, "ends"),
-        ({"slice_len": 2, "slice_length": 3}, "no argument 'slice_length'"),
-        ({"slice_len": 2, "end_key": "a", "end_keys": ["b"]}, "either end_key or end_keys"),
-        ({"slice_len": 2, "end_keys": "a"}, "expected a list of keys"),
-        ({"slice_len": 2, "replacement": False, "over": "starts"}, "'starts' has no meaning"),
-        ({"slice_len": 2, "replacement": False, "seed": -1}, "must not be negative"),
-    ],
-    ids=str,
-)
-def test_invalid_arguments(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        SliceSampler(**options)
-
-
-def test_batches_that_do_not_fit() -> None:
-    with pytest.raises(UsageError, match="must be a multiple of slice_len=4") as caught:
-        SliceSampler(slice_len=4).sample(Episodes([9]), 10)
-    assert caught.value.hint == "try a batch of 8"
-    with pytest.raises(UsageError, match="the longest of 2 has 3"):
-        SliceSampler(num_slices=2).sample(Episodes([2, 3]), 8)
-    with pytest.raises(UsageError, match="There is no episode"):
-        SliceSampler(slice_len=2, strict_length=False).sample(Episodes([]), 2)
-    with pytest.raises(UsageError, match="A batch of 3 slices is more than the 2 episodes"):
-        SliceSamplerWithoutReplacement(slice_len=2, drop_last=True).sample(Episodes([4, 1, 4]), 6)
-    with pytest.raises(UsageError, match="cannot replace them"):
-        SliceSampler(slice_len=2, end_key="cut").sample(Episodes([9]), 2)
 
 
 @pytest.mark.parametrize(

@@ -33,33 +33,6 @@ def rows(count: int = 3, **more: Any) -> TensorDict:
 
 
 @pytest.mark.parametrize("storage", ALL)
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({"action": torch.arange(3)}, "a dict"),
-        ("abc", "a str"),
-        (5, "a int"),
-        (np.array(3), "a ndarray without a batch dimension"),
-        (TensorDict({"action": torch.arange(3)}, []), "a TensorDict without a batch dimension"),
-        ((torch.arange(3), torch.arange(3)), "a tuple of tensors"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_what_is_no_sequence_of_rows_is_refused(storage: Any, given: Any, found: str) -> None:
-    buffer = ReplayBuffer(storage(8), batch_size=2)
-    if storage is not ListStorage and isinstance(given, dict | tuple):
-        return  # leaves of rows there
-    with pytest.raises(UsageError, match=f"found {found}"):
-        buffer.extend(given)
-    assert (len(buffer), buffer.write_count) == (0, 0)
-    buffer.extend(rows())
-    if not isinstance(given, TensorDict):
-        with pytest.raises(UsageError):
-            buffer[0:3] = given
-        assert buffer[:]["action"].tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("storage", ALL)
 def test_rows_come_in_every_form_that_has_them(storage: Any) -> None:
     lazy = LazyStackedTensorDict(*rows().unbind(0))
     transposed = TensorDict({"action": torch.arange(6).reshape(2, 3).T}, [3])
@@ -84,29 +57,6 @@ def test_rows_come_in_every_form_that_has_them(storage: Any) -> None:
         assert storage is ListStorage or not first.requires_grad
         assert buffer.extend(given[:0]).tolist() == []
         assert len(buffer) == 3
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        (TensorDict({"deep": {}}, [3]), "have no leaves"),
-        ([1, 2], "the elements of the list resulted in an error: they are int"),
-        ([rows()[0], rows(2)], "resulted in an error: they are TensorDict"),
-        (rows().rename_key_("action", "other"), "lack action and also have other"),
-        (rows().float(), "The leaf action is torch.float32; stored rows have torch.int64"),
-        (TensorDict({"action": torch.zeros(3, 2)}, [3]), r"\[3, 2\]; expected \[3\]"),
-        (rows(mission="go"), "mission is "),
-        (rows().unsqueeze(1), r"batch size \[1\]"),
-    ],
-    ids=str,
-)
-def test_rows_that_do_not_fit_are_refused_by_name(given: Any, match: str) -> None:
-    buffer = ReplayBuffer(LazyTensorStorage(8), batch_size=2)
-    buffer.extend(rows())
-    with pytest.raises(UsageError, match=match):
-        buffer.extend(given)
-    assert (len(buffer), buffer.write_count) == (3, 3)
-    assert buffer[:]["action"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +85,6 @@ def test_integers_are_not_changed_by_the_dtype_of_the_first_rows(
 def test_a_leaf_index_of_ones_own_is_not_lost_without_a_word(
     storage: Any, toys: Callable[..., Path]
 ) -> None:
-    for own in (torch.rand(3), torch.arange(3)[:, None], torch.arange(3, dtype=torch.int32)):
-        with pytest.raises(UsageError, match="a leaf of your own needs another name"):
-            TensorDictReplayBuffer(storage(8)).extend(rows(index=own))
-    with pytest.raises(UsageError, match="a leaf of your own needs another name"):
-        TensorDictReplayBuffer(storage(8)).extend(
-            rows(index=TensorDict({"index": torch.arange(3)}, [3]))
-        )
     buffer = TensorDictReplayBuffer(storage(30), batch_size=2)
     with pytest.warns(UserWarning, match="The leaf index is not stored"):
         buffer.extend(rows(index=torch.tensor([7, 8, 9])))
@@ -162,11 +105,3 @@ def test_the_best_rows_are_kept_of_a_list_too_and_others_refused() -> None:
     with pytest.raises(UsageError):
         buffer.add({"action": 1})
     assert sorted(buffer[:]["action"].tolist()) == [1, 2]
-
-
-@pytest.mark.parametrize("size", [1.5, 0])
-def test_a_batch_size_is_a_whole_number(size: Any) -> None:
-    buffer = ReplayBuffer(LazyTensorStorage(8))
-    buffer.extend(rows())
-    with pytest.raises(UsageError, match="batch_size is"):
-        buffer.sample(size)

@@ -59,8 +59,6 @@ def test_what_is_done_with_a_batch_does_not_reach_the_rows(kind: Any) -> None:
 
 
 def test_a_dimension_that_is_not_the_first_is_refused() -> None:
-    with pytest.raises(UsageError, match="stack_dim is 1; expected 0 or -1"):
-        LazyStackStorage(8, stack_dim=1)
     storage = LazyStackStorage(8, stack_dim=-1)
     storage.set([0, 1], [TensorDict({"a": torch.ones(2)}, [2])] * 2)
     with pytest.raises(UsageError, match="stack_dim=-1"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.base.errors import ImmutableError, UsageError
+from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.rows.samplers import (
@@ -104,48 +104,6 @@ def test_epochs_go_on_in_a_sub_batch(storage: StorageEnsemble) -> None:
     assert (rows[1::2] == rows[::2] + 1).all()
 
 
-def test_sub_batches_that_would_be_too_short(storage: StorageEnsemble) -> None:
-    class Some(Sampler):
-        ran_out = True
-
-        def __init__(self, count: int) -> None:
-            self.count = count
-
-        def sample(self, *_: Any) -> tuple[torch.Tensor, dict[Any, Any]]:
-            return torch.zeros(self.count, dtype=torch.int64), {}
-
-    wrong: list[tuple[Sampler, int, str, str]] = [
-        (SliceSamplerWithoutReplacement(num_slices=4), 16, "rows of the 16", "slice_len"),
-        (Some(0), 3, "0 rows of the 3", "pad_output"),
-        (Some(4), 3, "4 rows of the 3", "pad_output"),
-    ]
-    for sampler, size, words, hint in wrong:
-        with pytest.raises(UsageError, match=rf"Member 0: .*{words}") as caught:
-            one(sampler, size, storage)
-        assert hint in str(caught.value.hint)
-
-
-def test_samplers_that_are_refused(storage: StorageEnsemble) -> None:
-    for p in ([1], [[0.2, 0.3, 0.5]], [-1, 1, 1], [0, 0, 0], [float("nan"), 1, 1]):
-        with pytest.raises(UsageError, match="p "):
-            random(p=p)
-    wrong: list[tuple[Callable[[], Any], str]] = [
-        (lambda: random(p="all"), "'sampleable'"),
-        (lambda: random(p=[1, 1, 1], sample_from_all=True), "p cannot be combined"),
-        (lambda: random(num_buffer_sampled=0), "num_buffer_sampled is 0"),
-        (SamplerEnsemble, "none was given"),
-        (lambda: SamplerEnsemble(RandomSampler(), 3), "not a sampler of this"),  # type: ignore[arg-type]
-        (lambda: random().sample(storage[:2], 6), "of 3 samplers draws from"),
-        (lambda: random().sample(storage[0], 6), "of 3 samplers draws from"),
-    ]
-    for attempt, words in wrong:
-        with pytest.raises(UsageError, match=words):
-            attempt()
-    with pytest.raises(UsageError, match="cannot be cut into 3") as caught:
-        random().sample(storage, 10)
-    assert str(caught.value.hint).startswith("9 can")
-
-
 def test_some_samplers(storage: StorageEnsemble) -> None:
     sampler = random(p=[0, 0, 1])
     assert counts(sampler, storage, 20).tolist() == [0, 0, 60]
@@ -162,8 +120,6 @@ def test_some_samplers(storage: StorageEnsemble) -> None:
     assert every.sample(storage, 6)[0]["buffer_ids"].tolist() == [0, 1, 2]
     assert part.num_buffer_sampled == len(part) == 2
     assert random(num_buffer_sampled=5)[:1].num_buffer_sampled == 5
-    with pytest.raises(UsageError, match="2 indices"):
-        sampler[0, 1]
 
     def drawn() -> list[list[int]]:
         part, both = random(seed=11)[[0, 2]], storage[[0, 2]]
@@ -226,10 +182,9 @@ def test_storages_by_index(storage: StorageEnsemble, numbers: StorageEnsemble) -
     assert numbers[1, [[0, 1]]]["action"].tolist() == [[200, 201]]
     assert [batch["action"].tolist() for batch in numbers[:, -1:]] == [[102], [209]]
     assert [batch["action"].item() for batch in numbers[[1], 2]] == [202]
-    with pytest.raises(IndexError):
-        numbers[2]
     assert storage[1, [[0, 8]]]["action"][..., 0].tolist() == [[action(1, 0), action(1, 8)]]
     assert storage[0, 7]["index"].item() == 7
+    assert "3 of 3 rows" in repr(numbers)
 
 
 def test_the_state_of_storages(three: list[Dataset], numbers: StorageEnsemble) -> None:
@@ -241,23 +196,6 @@ def test_the_state_of_storages(three: list[Dataset], numbers: StorageEnsemble) -
     assert empty.get(slice(None))["action"].tolist() == [100, 101, 102]
 
 
-def test_storages_that_are_refused(numbers: StorageEnsemble) -> None:
-    wrong: list[tuple[Callable[[], Any], str]] = [
-        (StorageEnsemble, "none was given"),
-        (lambda: StorageEnsemble(numbers[0], {}), "not a storage of this package"),  # type: ignore[arg-type]
-        (
-            lambda: StorageEnsemble(*numbers.storages, transforms=[None]),
-            "transforms has 1 item for 2 storages",
-        ),
-        (lambda: numbers.rows(valid_only=True), "cannot be sampled by a single"),
-        (numbers.runs, "cannot be sampled by a single"),
-    ]
-    for attempt, words in wrong:
-        with pytest.raises(UsageError, match=words):
-            attempt()
-    assert "3 of 3 rows" in repr(numbers)
-
-
 def test_each_writer_writes_to_its_own_storage() -> None:
     writers = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter(), ImmutableDatasetWriter())
     storages = StorageEnsemble(*(LazyTensorStorage(2) for _ in range(3)))
@@ -266,17 +204,8 @@ def test_each_writer_writes_to_its_own_storage() -> None:
     writers[1].extend(rows)
     assert [len(storage) for storage in storages.storages] == [0, 2, 0]
     assert writers.write_count == 3
-    with pytest.raises(UsageError, match="writers has 3 items for 1 storage"):
-        writers.register_storage(storages[:1])
-    for write in (writers.add, writers.extend):
-        with pytest.raises(ImmutableError, match="the member is ambiguous") as caught:
-            write(rows)
-        assert "ensemble[0].extend" in str(caught.value.hint)
     other = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter(), ImmutableDatasetWriter())
     other.load_state_dict(writers.state_dict())
     assert (other[1].cursor, other.write_count) == (1, 3)
     other[:2].empty()
     assert (other[1].cursor, other.write_count) == (0, 0)
-    for wrong in ((), (3,)):
-        with pytest.raises(UsageError, match="A WriterEnsemble has"):
-            WriterEnsemble(*wrong)
