@@ -22,7 +22,7 @@ import pytest
 from offline_data.base.config import Settings
 from offline_data.base.errors import OfflineDataError
 from offline_data.base.ids import parse_id
-from offline_data.base.progress import Progress, SilentProgress
+from offline_data.base.progress import Progress
 from offline_data.pipeline.ingest import Options, download, plan_for_workers
 from offline_data.pipeline.ingest.shards import ShardedRun
 from offline_data.pipeline.jobs.executors import InProcess, LocalProcesses
@@ -34,7 +34,7 @@ from offline_data.store.manifest import read_manifest
 from tests.pipeline.ingest.here import convert_here
 from tests.pipeline.jobs.faults import Fault, Kind
 from tests.pipeline.preprocess.oracle import digests
-from tests.pipeline.preprocess.runs import make
+from tests.pipeline.preprocess.runs import Notes, make
 from tests.toys.sharded import PUBLISHED
 
 _KNOWN = {"index", "partial"}
@@ -43,16 +43,6 @@ _KNOWN = {"index", "partial"}
 Way = Literal["here", "anywhere", "ranks"]
 """Tasks run in this process, as on several machines (each writes files of its own), or by the ranks
 of a plan."""
-
-
-class Notes(SilentProgress):
-    """Keeps notes."""
-
-    def __init__(self) -> None:
-        self.told = list[str]()
-
-    def note(self, message: str) -> None:
-        self.told.append(message)
 
 
 def go_where_locked(go: Path) -> None:
@@ -318,7 +308,7 @@ class Order:
         except KeyboardInterrupt as raised:
             code, error = 130, str(raised)
         fault.stop()
-        ended = Ended(code, error, existed, tuple(executor.ran), tuple(notes.told), fault.count)
+        ended = Ended(code, error, existed, tuple(executor.ran), tuple(notes.notes), fault.count)
         answers.send(ended)
 
     def _run(self, executor: Running, notes: Notes) -> bool | None:

@@ -1,11 +1,14 @@
-"""Jobs that tests of executors run, and a progress that remembers."""
+"""Jobs that tests of executors run."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from offline_data.base.progress import SilentProgress
+import pytest
 
 TASKS = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 97]
 """No two alike, in no order."""
@@ -14,15 +17,12 @@ EXPECTED = list(enumerate([16, 8, 20, 64, 40, 12, 28, 24, 144, 36, 392]))
 """Numbers of the tasks, and what `quadrupled` makes of each: 4 · (task + 1)."""
 
 
-class Notes(SilentProgress):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        """Keep it."""
-        self.notes.append(message)
+def only_here(monkeypatch: pytest.MonkeyPatch, name: str, code: str) -> Any:
+    """Return a module that no other process can import."""
+    module = ModuleType(name)
+    exec(code, module.__dict__)  # noqa: S102 - as a module's file would be
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
 
 
 def quadrupled() -> Callable[[int], int]:

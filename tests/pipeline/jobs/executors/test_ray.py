@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
-import psutil
 import pytest
 
 import offline_data
@@ -23,18 +22,19 @@ from offline_data.base.errors import (
     MissingDependencyError,
     NetworkError,
     OfflineDataError,
-    StepError,
     UsageError,
 )
-from offline_data.base.progress import SILENT, SilentProgress
+from offline_data.base.progress import SILENT
 from offline_data.pipeline.jobs import ray as ray_executor
 from offline_data.pipeline.jobs.processes.protocol import dumps
-from offline_data.pipeline.jobs.ray import RayExecutor
-from offline_data.pipeline.jobs.ray import connect as connected_to
+from offline_data.pipeline.jobs.ray import RayExecutor, connect
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.pipeline.jobs.executors.jobs import only_here, sleepers
 from tests.pipeline.jobs.executors.ray_cluster import RayCluster, two_nodes
+from tests.pipeline.jobs.processes.waiting import wait_for_end, wait_until
+from tests.pipeline.preprocess.runs import Notes
 
 
 def on_ray(test: Callable[..., None]) -> Callable[..., None]:
@@ -42,14 +42,6 @@ def on_ray(test: Callable[..., None]) -> Callable[..., None]:
     for mark in (pytest.mark.ray, pytest.mark.slow):
         test = mark(test)
     return test
-
-
-class Notes(SilentProgress):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -66,42 +58,6 @@ def connected(cluster: RayCluster) -> Iterator[Any]:
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     yield ray
     ray.shutdown()
-
-
-def close(answers: Iterator[object]) -> None:
-    cast("Any", answers).close()
-
-
-def becomes(state: Callable[[], bool]) -> bool:
-    """Wait until something is so, or tell that it never was."""
-    deadline = time.monotonic() + 120
-    while not state() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return state()
-
-
-def gone(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
-def waits_in(folder: Path) -> Callable[[int], int]:
-    """Make a job that ends at once for task 0, once another one runs; others leave their pid."""
-
-    def job(task: int) -> int:
-        import os
-        import time
-
-        if task:
-            (folder / str(os.getpid())).touch()
-            time.sleep(600)
-        while not list(folder.iterdir()):
-            time.sleep(0.01)
-        return 11
-
-    return job
 
 
 @on_ray
@@ -164,21 +120,19 @@ def test_modules_are_found_where_they_are_found_here(
 def test_a_module_that_the_nodes_lack_is_named(
     cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = ModuleType("only_in_this_process")
-    exec("def f(x):\n    return x", module.__dict__)  # noqa: S102 - as a module's file would be
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module = only_here(monkeypatch, "only_in_this_process", "def f(x):\n    return x")
     with pytest.raises(MissingDependencyError, match="only_in_this_process") as raised:
         list(RayExecutor(cluster.address).run(module.f, [1], SILENT))
     assert raised.value.hint == "install the same packages on every node of the cluster"
+    assert "in run_on_worker" in str(raised.value.__cause__)
 
 
 @on_ray
 def test_a_node_without_this_package_is_named(
     cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = ModuleType("offline_data_is_not_there")
-    exec("def answer(function, request):\n    return b''", module.__dict__)  # noqa: S102 - as above
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    code = "def answer(function, request):\n    return b''"
+    module = only_here(monkeypatch, "offline_data_is_not_there", code)
     monkeypatch.setattr(ray_executor, "answer_in_pool", module.answer)
     with pytest.raises(
         OfflineDataError, match=r"(?s)could not run task 1:.*is_not_there"
@@ -189,85 +143,16 @@ def test_a_node_without_this_package_is_named(
 
 
 @on_ray
-def test_a_task_whose_worker_was_killed_is_run_again(cluster: RayCluster, tmp_path: Path) -> None:
-    died = tmp_path / "died"
-
-    def job(task: int) -> int:
-        import os
-        import signal
-
-        if task == 30 and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return task + 1
-
-    progress = Notes()
-    answers = sorted(RayExecutor(cluster.address).run(job, [10, 20, 30, 40, 50], progress))
-    assert answers == [(0, 11), (1, 21), (2, 31), (3, 41), (4, 51)]
-    assert progress.notes == ["a Ray worker died while it ran task 3 of 5; running it again"]
-
-
-@on_ray
-def test_a_task_whose_node_was_lost_is_run_elsewhere(cluster: RayCluster, tmp_path: Path) -> None:
-    progress = Notes()
-
-    def job(task: int) -> tuple[int, str]:
-        import time
-
-        import ray
-
-        node = ray.get_runtime_context().get_node_id()
-        (tmp_path / node).touch()
-        if node == lost:
-            time.sleep(600)
-        while len(list(tmp_path.iterdir())) < 3:  # a node keeps its CPU until all have a task
-            time.sleep(0.01)
-        return 2 * task, node
-
-    def lose() -> None:
-        assert becomes((tmp_path / lost).exists)
-        added.lose()
-
-    with cluster.another_node() as added, ThreadPoolExecutor(1) as pool:
-        lost = added.id
-        losing = pool.submit(lose)
-        answers = dict(RayExecutor(cluster.address).run(job, range(1, 13), progress))
-        losing.result()
-    assert {n: value for n, (value, _) in answers.items()} == {n: 2 * n + 2 for n in range(12)}
-    assert {node for _, node in answers.values()} == set(cluster.nodes)
-    assert progress.notes
-    assert all(note.endswith("running it again") for note in progress.notes)
-
-
-@on_ray
-def test_errors_arrive_as_they_were_raised(cluster: RayCluster) -> None:
-    def ours(task: int) -> int:
-        raise StepError(f"row {task} is wrong", hint="mend it")
-
-    def theirs(task: int) -> int:
-        return int({"a": task}["b"])
-
-    executor = RayExecutor(cluster.address)
-    with pytest.raises(StepError) as raised:
-        list(executor.run(ours, [12], SILENT))
-    assert (raised.value.message, raised.value.hint) == ("row 12 is wrong", "mend it")
-    assert "in ours" in str(raised.value.__cause__)
-    with pytest.raises(KeyError, match=r"^'b'$") as error:
-        list(executor.run(theirs, [12], SILENT))
-    assert "in theirs" in str(error.value.__cause__)
-
-
-@on_ray
 def test_closing_ends_what_is_under_way(connected: Any, tmp_path: Path) -> None:
-    answers = RayExecutor().run(waits_in(tmp_path), range(9), SILENT)
-    assert next(answers) == (0, 11)
-    close(answers)
-    assert becomes(lambda: connected.available_resources().get("CPU") == 2)
-    assert becomes(lambda: all(gone(int(path.name)) for path in tmp_path.iterdir()))
-    started = set(tmp_path.iterdir())
+    answers = RayExecutor().run(sleepers(tmp_path), range(9), SILENT)
+    assert next(answers) == (0, 0)
+    answers.close()  # type: ignore[attr-defined]
+    wait_until(lambda: connected.available_resources().get("CPU") == 2)
+    started = set(tmp_path.glob("[1-9].pid"))
     assert started
+    wait_for_end([int(path.read_text()) for path in started])
     time.sleep(1)  # nothing that was queued may start now
-    assert set(tmp_path.iterdir()) == started
+    assert set(tmp_path.glob("[1-9].pid")) == started
 
 
 @on_ray
@@ -287,15 +172,7 @@ def test_a_ray_that_is_connected_is_used_and_left(connected: Any, cluster: RayCl
 
 
 @on_ray
-def test_workers_bound_what_is_under_way(connected: Any, tmp_path: Path) -> None:
-    def both(task: int) -> int:
-        import time
-
-        (tmp_path / str(task)).touch()
-        while len(list(tmp_path.iterdir())) < 2:
-            time.sleep(0.01)
-        return task
-
+def test_workers_bound_what_is_under_way(connected: Any) -> None:
     def job(task: int) -> tuple[float, float]:
         import time
 
@@ -303,7 +180,6 @@ def test_workers_bound_what_is_under_way(connected: Any, tmp_path: Path) -> None
         time.sleep(0.1)
         return begin, time.time()
 
-    assert sorted(RayExecutor().run(both, [3, 4], SILENT)) == [(0, 3), (1, 4)]  # at the same time
     spans = sorted(span for _, span in RayExecutor(workers=1).run(job, range(6), SILENT))
     assert all(one[1] <= other[0] for one, other in pairwise(spans))
 
@@ -366,38 +242,38 @@ def test_an_address_that_is_none(address: str, error: type[Exception], words: st
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+class TokenError(RuntimeError):
+    """Ray's error for a wrong token, which older versions do not have."""
+
+
+UNREACHABLE = "Ray cannot be reached or started, address 'auto': it said so"
+
+
 @pytest.mark.parametrize(
-    ("raised", "error", "words"),
+    ("raised", "kinds", "error", "told"),
     [
-        ("OSError", NetworkError, "cannot be reached or started, address 'auto': it said so"),
-        ("RuntimeError", NetworkError, "cannot be reached or started, address 'auto': it said so"),
+        (OSError, {}, NetworkError, UNREACHABLE),
+        (RuntimeError, {"AuthenticationError": TokenError}, NetworkError, UNREACHABLE),
+        (TokenError, {}, NetworkError, UNREACHABLE),
         (
-            "AuthenticationError",
-            AuthError,
+            *(TokenError, {"AuthenticationError": TokenError}, AuthError),
             "The Ray cluster at 'auto' refused authentication: it said so",
         ),
     ],
 )
-@pytest.mark.parametrize("is_old", [False, True])
 def test_a_cluster_that_cannot_be_used(
-    raised: str, error: type[OfflineDataError], words: str, is_old: bool
+    raised: type[Exception], kinds: Any, error: type[OfflineDataError], told: str
 ) -> None:
-    known = {"OSError": OSError, "RuntimeError": RuntimeError}
-    kinds = {} if is_old else {"AuthenticationError": type("AuthenticationError", (Exception,), {})}
-
     def init(**options: object) -> None:
         assert (options["address"], options["namespace"]) == ("auto", "ours")
-        raise {**known, **kinds}.get(raised, RuntimeError)("it said so")
+        raise raised("it said so")
 
     ray = SimpleNamespace(
-        is_initialized=lambda: False,
-        init=init,
-        exceptions=SimpleNamespace(**kinds),
+        is_initialized=lambda: False, init=init, exceptions=SimpleNamespace(**kinds)
     )
-    wanted = NetworkError if is_old else error
-    with pytest.raises(wanted) as told, connected_to(ray, "auto", cpus=None, namespace="ours"):
+    with pytest.raises(error) as caught, connect(ray, "auto", cpus=None, namespace="ours"):
         pass
-    assert is_old or words in told.value.message
+    assert caught.value.message == told
 
 
 @pytest.mark.ray
@@ -405,13 +281,6 @@ def test_without_tasks_nothing_is_started() -> None:
     ray = pytest.importorskip("ray")
     assert list(RayExecutor("127.0.0.1:1").run(abs, [], SILENT)) == []
     assert not ray.is_initialized()
-
-
-def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match="needs ray") as raised:
-        RayExecutor().run(abs, [1], SILENT)
-    assert raised.value.hint == "pip install 'offline-data[ray]'"
 
 
 @pytest.mark.ray
@@ -422,38 +291,21 @@ def test_a_job_that_cannot_be_sent_is_refused() -> None:
         RayExecutor().run(lambda task: (lock, task), [1], SILENT)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"workers": 0}, "workers is 0; expected at least 1"),
-        ({"worker_threads": 0}, "worker_threads is 0; expected at least 1"),
-        ({"max_retries": -1}, "max_retries is -1; expected at least 0"),
-    ],
-)
-def test_numbers_that_are_too_small(options: dict[str, int], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        RayExecutor(**options)  # type: ignore[arg-type]
-
-
 class CountingRay:
     """Ray's interface as far as tasks need it; runs each when it is waited for."""
 
     def __init__(self, cpus: int, errors: dict[bytes, list[Exception]] | None = None) -> None:
         self.cpus = cpus
         self.errors = errors or {}
-        self.options: dict[str, object] = {}
         self.most = 0
         self.ended: list[object] = []
         self.missed: list[object] = []
-        names = (
-            "RayError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError",
-            "LocalRayletDiedError", "ObjectLostError",
-        )  # fmt: skip
-        self.exceptions = SimpleNamespace(**{name: type(name, (Exception,), {}) for name in names})
+        kinds = ("RayError", *ray_executor._LOSSES)
+        self.exceptions = SimpleNamespace(**{name: type(name, (Exception,), {}) for name in kinds})
 
     def remote(self, **options: object) -> Callable[[Any], Any]:
         self.options = options
-        return lambda function: SimpleNamespace(remote=lambda *sent: Sent(function, sent))
+        return lambda function: SimpleNamespace(remote=partial(partial, function))
 
     def put(self, value: object) -> object:
         return value
@@ -467,7 +319,7 @@ class CountingRay:
     def cancel(self, sent: object, *, force: bool) -> None:
         self.ended.append(("cancel", sent, force))
 
-    def wait(self, sent: list[Sent], num_returns: int = 1, timeout: float | None = None) -> Any:
+    def wait(self, sent: list[Any], num_returns: int = 1, timeout: float | None = None) -> Any:
         if timeout is not None:
             self.ended.append(("wait", *sent, num_returns))
             missed, self.missed = self.missed, []
@@ -475,19 +327,11 @@ class CountingRay:
         self.most = max(self.most, len(sent))
         return sent[-1:], sent[:-1]  # in an order that is not that of the tasks
 
-    def get(self, sent: Sent) -> object:
-        waiting = self.errors.get(sent.arguments[1])
+    def get(self, sent: partial[object]) -> object:
+        waiting = self.errors.get(sent.args[1])
         if waiting:
             raise waiting.pop()
-        return sent.function(*sent.arguments)
-
-
-class Sent:
-    """A task that Ray was given."""
-
-    def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        self.function = function
-        self.arguments = arguments
+        return sent()
 
 
 def flight(ray: CountingRay, tasks: list[int], cpus: int = 1, retries: int = 1) -> Any:
@@ -573,10 +417,6 @@ def doubling(home: Path, lost: str | None = None, *, dies: bool = False) -> Call
     return fn
 
 
-def digests(path: Path) -> Any:
-    return open_reader(path).manifest.digests
-
-
 @on_ray
 @pytest.mark.parametrize("loss", ["worker", "node"])
 def test_a_recipe_on_nodes_gives_the_same_bytes_whatever_is_lost(tmp_path: Path, loss: str) -> None:
@@ -592,7 +432,7 @@ def test_a_recipe_on_nodes_gives_the_same_bytes_whatever_is_lost(tmp_path: Path,
 
         def lose_node() -> None:
             if loss == "node":
-                assert becomes((there / "ended").exists)
+                wait_until((there / "ended").exists)
                 added.lose()
 
         losing = pool.submit(lose_node)
@@ -610,7 +450,7 @@ def test_a_recipe_on_nodes_gives_the_same_bytes_whatever_is_lost(tmp_path: Path,
     assert any(f"a Ray {loss}" in note for note in notes.notes), notes.notes
     workers = {path.name for path in there.glob("ran-*")} - {f"ran-{os.getpid()}"}
     assert len(workers) >= 2  # the one that was lost, and others; not this process
-    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    one, manifest = (open_reader(tmp_path / name).manifest for name in "ab")
+    assert one.digests == manifest.digests
     assert verify(tmp_path / "b") == ()
-    manifest = open_reader(tmp_path / "b").manifest
     assert manifest.counts["transitions"] == sum(LENGTHS)

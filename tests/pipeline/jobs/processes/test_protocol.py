@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.base.errors import FormatError, UsageError
+from offline_data.base.errors import FormatError
 from offline_data.pipeline.jobs.processes.protocol import (
     RemoteError,
     RemoteTraceback,
@@ -28,15 +28,16 @@ from offline_data.pipeline.jobs.processes.protocol import (
 )
 
 
-def test_values_arrive_whole_and_in_order() -> None:
+def test_values_arrive_whole_in_order_and_writable() -> None:
     stream = io.BytesIO()
     values = [{"a": np.arange(100_000), "b": np.zeros(0), "c": None}, "text", FormatError("x")]
     for value in values:
         write(stream, pack(value))
     stream.seek(0)
     first = unpack(read(stream))
-    np.testing.assert_array_equal(first["a"], np.arange(100_000))
-    assert first["b"].shape == (0,)
+    first["a"] += 1
+    np.testing.assert_array_equal(first["a"], np.arange(1, 100_001))
+    assert (first["b"].shape, first["c"]) == ((0,), None)
     assert unpack(read(stream)) == "text"
     assert str(unpack(read(stream))) == "x"
     with pytest.raises(EOFError):
@@ -60,15 +61,6 @@ def test_large_arrays_are_not_in_the_pickle() -> None:
     assert np.shares_memory(np.frombuffer(packed[1]), array)
 
 
-def test_arrays_that_arrive_can_be_written_to() -> None:
-    stream = io.BytesIO()
-    write(stream, pack(np.arange(5)))
-    stream.seek(0)
-    array = unpack(read(stream))
-    array += 1
-    assert array.tolist() == [1, 2, 3, 4, 5]
-
-
 def test_functions_travel_with_what_they_close_over() -> None:
     offset = 40
 
@@ -85,20 +77,6 @@ def test_functions_travel_with_what_they_close_over() -> None:
     assert loads(dumps([1, None])) == [1, None]
 
 
-def test_what_exists_here_only_is_refused_in_words() -> None:
-    lock = threading.Lock()
-    with pytest.raises(UsageError, match=r"cannot be sent.*lock") as caught:
-        pack_function(lambda x: (x, lock))
-    assert "inside the function" in str(caught.value.hint)
-
-
-class TwoWordsError(Exception):
-    """One of those that are pickled, and then cannot be made again."""
-
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(f"{first} {second}")
-
-
 def by_pipe(function: Callable[[Any], Any], request: object) -> Any:
     return result_of(unpack(answer(pack_function(function), pack(request))))
 
@@ -107,57 +85,51 @@ def by_pool(function: Callable[[Any], Any], request: object) -> Any:
     return result_of(loads(answer_in_pool(pack_function(function), dumps(request))))
 
 
-each_way = pytest.mark.parametrize("call", [by_pipe, by_pool])
+def failures() -> dict[str, Callable[[Any], object]]:
+    """Make functions that raise, which no other process can import."""
 
-
-@each_way
-def test_values_come_back(call: Callable[..., Any]) -> None:
-    assert call(lambda x: {"twice": 2 * x}, 21) == {"twice": 42}
-
-
-@each_way
-def test_an_error_of_this_package_keeps_its_hint(call: Callable[..., Any]) -> None:
-    def fail(x: int) -> None:
+    def ours(x: int) -> None:
         raise FormatError(f"row {x} is broken", hint="look at it")
 
-    with pytest.raises(FormatError, match="row 7 is broken") as caught:
-        call(fail, 7)
-    assert caught.value.hint == "look at it"
-
-
-@each_way
-def test_an_error_has_the_traceback_it_had_there(call: Callable[..., Any]) -> None:
     def divide(x: int) -> int:
         return 1 // x
 
-    with pytest.raises(ZeroDivisionError) as caught:
-        call(divide, 0)
-    cause = caught.value.__cause__
-    assert isinstance(cause, RemoteTraceback)
-    assert "in divide" in str(cause)
-    assert "return 1 // x" in str(cause)
+    def two_words(x: str) -> None:
+        class TwoWordsError(Exception):
+            """One of those that are pickled, and then cannot be made again."""
 
+            def __init__(self, first: str, second: str) -> None:
+                super().__init__(f"{first} {second}")
 
-@each_way
-def test_an_error_that_cannot_be_made_again_is_told(call: Callable[..., Any]) -> None:
-    def fail(x: str) -> None:
         raise TwoWordsError(x, "thing")
 
-    with pytest.raises(RemoteError, match=r"TwoWordsError: broken thing") as caught:
-        call(fail, "broken")
-    assert "in fail" in str(caught.value.__cause__)
+    made: dict[str, Any] = {"ours": ours, "divide": divide, "two_words": two_words}
+    return {**made, "exit": sys.exit, "lock": lambda _: threading.Lock()}
 
 
-@each_way
-def test_leaving_the_program_there_is_an_error_here(call: Callable[..., Any]) -> None:
-    with pytest.raises(RemoteError, match="SystemExit: 3"):
-        call(sys.exit, 3)
+@pytest.mark.parametrize("call", [by_pipe, by_pool])
+class TestCalls:
+    def test_values_come_back(self, call: Any) -> None:
+        assert call(lambda x: {"twice": 2 * x}, 21) == {"twice": 42}
 
-
-@each_way
-def test_a_value_that_cannot_be_sent_is_an_error(call: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match="lock"):
-        call(lambda _: threading.Lock(), 1)
+    @pytest.mark.parametrize(
+        ("name", "given", "error", "told", "cause"),
+        [
+            ("ours", 7, FormatError, "row 7 is broken", "in ours"),
+            ("divide", 0, ZeroDivisionError, "by zero", "return 1 // x"),
+            ("two_words", "broken", RemoteError, "TwoWordsError: broken thing", "in two_words"),
+            ("exit", 3, RemoteError, "SystemExit: 3", ""),
+            ("lock", 1, TypeError, "lock", ""),
+        ],
+    )
+    def test_errors(
+        self, call: Any, name: str, given: Any, error: type[Exception], told: str, cause: str
+    ) -> None:
+        with pytest.raises(error, match=told) as caught:
+            call(failures()[name], given)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert cause in str(caught.value.__cause__)
+        assert name != "ours" or vars(caught.value)["hint"] == "look at it"
 
 
 def test_a_function_is_made_once_for_all_its_calls() -> None:
