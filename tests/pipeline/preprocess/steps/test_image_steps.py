@@ -129,9 +129,8 @@ def test_without_names_all_images_are_meant() -> None:
 def test_an_unclear_order_is_asked_for() -> None:
     chunk = pixels(frames=leaf(9, 8, 8))
     for keys in ((), ("observation",), ("observation.frames",)):
-        with pytest.raises(StepError, match=r"\(uint8 \[9, 8, 8\]\) may be hwc or chw or hw") as e:
+        with pytest.raises(StepError, match=r"\(uint8 \[9, 8, 8\]\) may be hwc or chw or hw"):
             Darken(keys=keys).images(chunk)
-        assert e.value.hint == "say which with format=…, or name other leaves"
     for form in module.FORMATS:
         assert found(chunk, Darken(format=form)) == {"frames": form}
 
@@ -238,41 +237,26 @@ FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BI
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("mode", FILTERS)
-class TestAgainstPillow:
-    @pytest.mark.parametrize("channels", [1, 3])
-    def test_bytes(self, mode: str, size: tuple[int, int], channels: int) -> None:
-        low, high = (1, 256) if mode == "bilinear" else (90, 165)  # never beyond bytes half-way
-        values = np.random.default_rng(5).integers(low, high, (5, 21, 17, channels), np.uint8)
-        result = made(f"resize:{size[0]},{size[1]},mode={mode}", values)
-        assert (result.shape, result.dtype.name) == ((5, *size, channels), "uint8")
-        for frame, new in zip(values, result, strict=True):
-            expected = _pillow(frame if channels == 3 else frame[..., 0], size, mode)
-            off = np.abs(new.astype(int) - expected.reshape(new.shape))
-            assert off.max() <= 2
-            assert np.count_nonzero(off > 1) <= off.size / 1000
-
-    @pytest.mark.parametrize(
-        ("dtype", "tolerance"), [("float16", 0.2), ("float32", 1e-3), ("float64", 1e-3)]
-    )
-    def test_floats(self, mode: str, size: tuple[int, int], dtype: str, tolerance: float) -> None:
-        values = noise(3, 21, 17, dtype=dtype)
-        result = made(f"resize:{size[0]},{size[1]},mode={mode}", values)
-        assert (result.shape, result.dtype.name) == ((5, 3, *size), dtype)
-        for at in np.ndindex(5, 3):
-            expected = _pillow(values[at].astype(np.float32), size, mode)
-            np.testing.assert_allclose(result[at], expected, atol=tolerance)
-
-    def test_integers_of_16_bits(self, mode: str, size: tuple[int, int]) -> None:
-        values = noise(21, 17, dtype="uint16")[..., None] * 257
-        result = made(f"resize:{size[0]},{size[1]},mode={mode}", values)
-        assert result.dtype == np.uint16
-        for frame, new in zip(values[..., 0], result[..., 0], strict=True):
-            expected = _pillow(frame.astype(np.float32), size, mode).clip(0, 65535)
-            assert np.abs(new.astype(float) - expected).max() <= 0.6  # rounded, and not cut off
-
-
-def _pillow(frame: NDArray[Any], size: tuple[int, int], mode: str) -> NDArray[Any]:
-    return np.asarray(Image.fromarray(frame).resize((size[1], size[0]), FILTERS[mode]))
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [("uint8", 2), ("uint16", 0.6), ("float16", 0.2), ("float32", 1e-3), ("float64", 1e-3)],
+)
+def test_each_plane_is_pillows(mode: str, size: tuple[int, int], dtype: str, most: float) -> None:
+    values = noise(3, 21, 17, dtype=dtype)
+    if dtype == "uint8" and mode == "bicubic":
+        values = values % 75 + 90  # never beyond bytes half-way
+    if dtype == "uint16":
+        values *= 257  # results are rounded, and not cut off
+    result = made(f"resize:{size[0]},{size[1]},mode={mode}", values)
+    assert (result.shape, result.dtype.name) == ((5, 3, *size), dtype)
+    expected = np.zeros(result.shape)
+    for at in np.ndindex(5, 3):
+        plane = values[at] if dtype == "uint8" else values[at].astype(np.float32)
+        wanted = Image.fromarray(plane).resize((size[1], size[0]), FILTERS[mode])
+        expected[at] = np.asarray(wanted).clip(*((0, 65535) if dtype == "uint16" else (None, None)))
+    off = np.abs(result.astype(float) - expected)
+    assert off.max() <= most
+    assert dtype != "uint8" or np.count_nonzero(off > 1) <= off.size / 1000
 
 
 def covered(old: int, new: int) -> NDArray[Any]:

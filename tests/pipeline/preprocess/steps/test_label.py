@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 
 import offline_data
 from offline_data.base.config import Settings
-from offline_data.base.errors import (
-    FormatError,
-    IntegrityError,
-    NotFoundError,
-    OfflineDataError,
-    StepError,
-)
+from offline_data.base.errors import IntegrityError, OfflineDataError, StepError
 from offline_data.pipeline.preprocess.job import Job
 from offline_data.pipeline.preprocess.steps.label import Label
 from offline_data.pipeline.preprocess.steps.registry import parse_step
@@ -30,8 +24,11 @@ from offline_data.store.verify import verify
 from offline_data.testing.chunks import episodes_of, toy_chunk
 from offline_data.testing.steps import StepContract
 from tests.pipeline.preprocess.runs import Shuffled, make, small_groups, write_plain, write_rich
+from tests.refusals import Refusals
 
+REFUSALS = Refusals(Path(__file__).with_name("label_refusals.json"))
 LENGTHS = [3, 1, 4, 2, 7, 1, 5]
+PLACES = [(e, t) for e, length in enumerate(LENGTHS) for t in range(length)]
 
 
 def write_csv(path: Path, header: str, lines: Sequence[tuple[Any, ...]]) -> str:
@@ -48,8 +45,7 @@ def of_episodes(folder: Path, header: str = "episode,success,score,task", count:
 
 
 def of_rows(folder: Path) -> str:
-    numbers = [(e, t) for e, length in enumerate(LENGTHS) for t in range(length)]
-    shuffled = np.random.default_rng(0).permutation(np.array(numbers))
+    shuffled = np.random.default_rng(0).permutation(np.array(PLACES))
     advantage = shuffled @ [100, 1] + np.array([[0.25], [0.5]])
     words = np.array([f"w{e}" for e, _ in shuffled])
     path = folder / "rows.npz"
@@ -112,20 +108,17 @@ def test_episode_columns(
     assert len(view.filter("success and score > 1")) == LENGTHS[4] + LENGTHS[6]
 
 
-def test_filters_see_the_labels(tmp_path: Path, settings: Settings) -> None:
+def test_filters_before_and_after(tmp_path: Path, settings: Settings) -> None:
     parent = write_plain(tmp_path / "toy", LENGTHS)
     steps = [f"label:{of_episodes(tmp_path)}", "filter:success and task == 'task, 0'"]
-    made = DatasetReader(make(parent, steps, tmp_path / "out", settings).path)
+    made = DatasetReader(make(parent, steps, tmp_path / "after", settings).path)
     assert made.lengths.tolist() == [LENGTHS[0], LENGTHS[6]]
     text = np.array(made.episodes["task",])
     assert made.as_text(("task",), text, "episodes").tolist() == ["task, 0", "task, 0"]
-
-
-def test_a_filter_before_needs_no_fewer_lines(tmp_path: Path, settings: Settings) -> None:
-    parent = write_plain(tmp_path / "toy", LENGTHS)
-    path = write_csv(tmp_path / "some.csv", "episode,score", [(4, 1), (6, 2)])
-    made = make(parent, ["filter:length > 4", f"label:{path}"], tmp_path / "out", settings)
-    assert DatasetReader(made.path).episodes["score",].tolist() == [1, 2]
+    path = write_csv(tmp_path / "some.csv", "episode,score", [(4, 1), (6, 2)])  # needs no others
+    steps = ["filter:length > 4", f"label:{path}"]
+    made = DatasetReader(make(parent, steps, tmp_path / "before", settings).path)
+    assert made.episodes["score",].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("layout", ["compact", "ted"])
@@ -136,11 +129,10 @@ def test_leaves(
     small_groups(monkeypatch)
     stages = [f"label:{of_rows(tmp_path)}", "clip:advantage,high=600"]
     made = DatasetReader(make(parent, stages, tmp_path / "out", settings, layout=layout).path)
-    numbers = [(e, t) for e, length in enumerate(LENGTHS) for t in range(length)]
-    wanted = [[min(600, 100 * e + t + 0.25), min(600, 100 * e + t + 0.5)] for e, t in numbers]
+    wanted = [[min(600, 100 * e + t + 0.25), min(600, 100 * e + t + 0.5)] for e, t in PLACES]
     assert made.step(("advantage",)).tolist() == wanted
     words = made.as_text(("plan",), np.array(made.step(("plan",))))
-    assert words.tolist() == [f"w{e}" for e, _ in numbers]
+    assert words.tolist() == [f"w{e}" for e, _ in PLACES]
 
 
 def test_rewards_and_flags_are_replaced(tmp_path: Path) -> None:
@@ -164,58 +156,23 @@ def test_by_a_text_column(tmp_path: Path, settings: Settings) -> None:
         make(again, [f"label:{path},by=label"], tmp_path / "no", settings)
 
 
-@pytest.mark.parametrize(
-    ("header", "lines", "message"),
-    [
-        ("episode,x", [(0, 1), (0, 2), (1, 3), (1, 4)], "has several lines for episode 0, episode 1"),
-        ("episode,x", [(e, 1) for e in range(9)], "lines for what local:toy@1 lacks: episode 7, episode 8"),
-        ("episode,x", [(e, 1) for e in range(3)], "no line for episode 3, episode 4, episode 5, episode 6"),
-        ("episode,step,x", [(1, 0, 1), (1, 1, 2)], "local:toy@1 lacks: step 1 of episode 1"),
-        ("episode,step,x", [(0, 0, 1), (0, 2, 2)], "no line for step 1 of episode 0, step 0 of episode 1"),
-        ("episode,step,x", [(2, 0, 1), (2, 0, 2)], "several lines for step 0 of episode 2"),
-        ("number,x", [(0, 1)], "has no column 'episode'; there are number, x"),
-        ("episode", [(0,)], "has no columns to add"),
-        ("episode,x", [(-1, 1)], "'episode' must be whole numbers from 0, found int64"),
-        ("episode,x", [("a", 1)], "'episode' must be whole numbers from 0, found text"),
-        ("episode,step,x", [(0, 0.5, 1)], "'step' must be whole numbers from 0, found float64"),
-        ("episode,return", [(e, 1) for e in range(7)], "cannot be named 'return': it has another use"),
-        ("episode,step,observation.state", [(e, t, 1) for e in range(7) for t in range(LENGTHS[e])],
-         "it is an observation"),
-        ("episode,step,action.x", [(e, t, 1) for e in range(7) for t in range(LENGTHS[e])],
-         "'action/x' is below it"),
-    ],
-)  # fmt: skip
-def test_lines_that_do_not_fit(
-    header: str, lines: list[tuple[Any, ...]], message: str, tmp_path: Path, settings: Settings
-) -> None:
+@REFUSALS.cases
+def test_refusals(kind: str, text: str, tmp_path: Path, settings: Settings) -> None:
     parent = write_plain(tmp_path / "toy", LENGTHS)
-    path = write_csv(tmp_path / "x.csv", header, lines)
-    with pytest.raises(StepError) as caught:
-        make(parent, [f"label:{path}"], tmp_path / "out", settings)
-    assert message in caught.value.message
-    assert not (tmp_path / "out").exists()
-
-
-def test_files_that_cannot_be_read(tmp_path: Path, settings: Settings) -> None:
-    parent = write_plain(tmp_path / "toy", LENGTHS)
-
-    def fail(text: str, error: type[OfflineDataError], message: str) -> None:
-        with pytest.raises(error, match=message):
-            make(parent, [text], tmp_path / "out", settings)
-
-    fail(f"label:{tmp_path}/none.csv", NotFoundError, "none.csv cannot be read: No such file")
     (tmp_path / "x.txt").write_text("episode,x\n")
-    fail(f"label:{tmp_path}/x.txt", FormatError, "has no arrays that are read")
-    np.savez(tmp_path / "x.npz", episode=np.arange(7), x=np.arange(6))
-    fail(f"label:{tmp_path}/x.npz", StepError, "has 7 of 'episode', and 6 of 'x'")
-    np.savez(tmp_path / "y.npz", episode=np.arange(7), x=np.array([{}] * 7, object))
-    fail(f"label:{tmp_path}/y.npz", FormatError, "'x' cannot be read: it has Python objects")
-    path = of_episodes(tmp_path)
-    fail(f"label:{path},sucess", StepError, "has no column 'sucess'")
-    fail(f"label:{path},by=seeed", StepError, "episodes have no 'seeed'")
-    rows = of_rows(tmp_path)
-    with pytest.raises(StepError, match="numbers of rows, which an earlier step changes"):
-        make(parent, ["trim:start=1", f"label:{rows}"], tmp_path / "out", settings)
+    np.savez(tmp_path / "short.npz", episode=np.arange(7), x=np.arange(6))
+    np.savez(tmp_path / "objects.npz", episode=np.arange(7), x=np.array([{}] * 7, object))
+    stages, out = text, tmp_path / "out"
+    if kind == "lines":
+        header, _, lines = text.partition(" ")
+        found = eval(lines, {"PLACES": PLACES})  # noqa: S307 - of the table
+        stages = f"label:{write_csv(tmp_path / 'x.csv', header, found)}"
+    else:
+        of_episodes(tmp_path)
+        of_rows(tmp_path)
+    given = stages.replace("FOLDER", str(tmp_path)).split()
+    REFUSALS.check(kind, text, lambda: make(parent, given, out, settings), {tmp_path: "FOLDER"})
+    assert not out.exists()
 
 
 def test_a_file_that_changes_during_the_run(tmp_path: Path) -> None:

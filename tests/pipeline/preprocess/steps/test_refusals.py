@@ -10,16 +10,25 @@ from typing import Any
 
 import numpy as np
 
+from offline_data.pipeline.preprocess.steps.base import Step
 from offline_data.pipeline.preprocess.steps.expressions import HINT, Expression
-from offline_data.pipeline.preprocess.steps.registry import parse_step, step_class
+from offline_data.pipeline.preprocess.steps.leaves import matching, numbers
+from offline_data.pipeline.preprocess.steps.registry import (
+    parse_step,
+    register_step,
+    step_class,
+    step_names,
+)
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.testing.chunks import toy_chunk, with_leaves
+from offline_data.testing.steps import prepare_step
+from tests.pipeline.preprocess.steps.test_reading_steps import Every, Nothing, Theirs, Two
 from tests.refusals import Refusals
 
 REFUSALS = Refusals(Path(__file__).with_name("refusals.json"))
 
 
-def numbers() -> EpisodeChunk:
+def of_numbers() -> EpisodeChunk:
     """Make leaves of types whose values, or rows, do not go with what is asked of them."""
     values = {
         "int64": np.array([2**53 + 1, 70000]),
@@ -33,6 +42,7 @@ def numbers() -> EpisodeChunk:
         "huge imaginary": np.array([1, 1e300 + 0j]),
         "pair": np.ones((2, 2)),
         "flat": np.ones((2, 3, 4)),
+        "low": np.ones((2, 2, 4)),
         "next.shaped": np.ones((2, 1), np.float32),
         "next.wide": np.ones((2, 3)),
     }
@@ -82,16 +92,63 @@ def applied(chunk: EpisodeChunk) -> Callable[[str], object]:
     return lambda text: parse_step(text).settled(chunk).apply(chunk)
 
 
+def with_rewards(values: Any, dtype: str, lengths: list[int] | None = None) -> EpisodeChunk:
+    column = np.array(values, dtype)[:, None]
+    return with_leaves(toy_chunk(lengths or [len(values)]), steps={"next.reward": column})
+
+
+def seen(values: Any) -> EpisodeChunk:
+    return with_leaves(toy_chunk([len(values) - 1]), observations={"observation.x": values})
+
+
+def choose(text: str, table: Any, words: Any = None) -> None:
+    step: Any = parse_step(text)
+    step.choose(table, words or {})
+
+
+def others(text: str) -> None:
+    """Parse a step of another package."""
+    name, _, arguments = text.partition(":")
+    {step.name: step for step in (Every, Two, Theirs, Nothing)}[name].parse(arguments)
+
+
+NAMED = (
+    choose,
+    matching,
+    numbers,
+    parse_step,
+    register_step,
+    seen,
+    step_class,
+    toy_chunk,
+    with_leaves,
+)
+CALLS: dict[str, Any] = {
+    **{one.__name__: one for one in (*NAMED, with_rewards, Step)},
+    "np": np,
+    "nan": math.nan,
+    "inf": math.inf,
+    "apply": lambda text, chunk: parse_step(text).apply(chunk),
+    "fit": lambda text, chunk: prepare_step(parse_step(text), chunk).apply(chunk),
+    "NORMALIZED": parse_step("normalize:observation.x").with_state(
+        {"leaves": {"observation/x": {"mean": 0.0, "std": 0.5, "not_finite": 0}}}
+    ),
+}
+
 KINDS: dict[str, Callable[[str], object]] = {
     "arguments": parse_step,
     "fields": make,
+    "others": others,
     "toy": applied(toy_chunk([2])),
-    "numbers": applied(numbers()),
+    "numbers": applied(of_numbers()),
     "images": applied(images()),
+    "calls": lambda text: eval(text, CALLS),  # noqa: S307 - of the table
     "expressions": lambda text: Expression(text).evaluate(COLUMNS, 3),
 }
 
 
 @REFUSALS.cases
 def test_refusals(kind: str, text: str) -> None:
-    REFUSALS.check(kind, text, lambda: KINDS[kind](text), {HINT: "HINT"})
+    REFUSALS.check(
+        kind, text, lambda: KINDS[kind](text), {HINT: "HINT", ", ".join(step_names()): "STEPS"}
+    )

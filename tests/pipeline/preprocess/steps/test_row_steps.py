@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +21,7 @@ from offline_data.pipeline.preprocess.steps.registry import parse_step
 from offline_data.pipeline.preprocess.steps.rows import Resample, Shift, Trim
 from offline_data.store.chunk import EpisodeChunk, read_chunk, select_episodes
 from offline_data.store.history import history_of
-from offline_data.store.layout import MANIFEST, LayoutName
+from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.verify import verify
@@ -37,6 +38,7 @@ from tests.pipeline.preprocess.runs import (
     write_plain,
     write_rich,
 )
+from tests.pipeline.preprocess.steps.test_refusals import with_rewards
 
 Groups = list[list[list[int]]]
 """Rows of each new row of each episode, numbered within the episode."""
@@ -213,21 +215,19 @@ def test_trim(data: st.DataObject, lengths: list[int], start: int, end: int, lea
     assert_equal(step.apply(chunk), expected(chunk, trimmed(chunk, step, quiet), {}))
 
 
-def test_the_return_is_kept_where_idle_rows_join() -> None:
-    chunk = with_leaves(toy_chunk([5]), steps={"action": np.array([1.0, 0, 0, 1, 1])})
-    made = Trim(idle=0, inside=True).apply(chunk).batch
-    assert made.lengths.tolist() == [3]
-    assert made.returns == chunk.batch.returns
-
-
-def test_an_idle_run_ends_with_its_episode() -> None:
-    chunk = with_leaves(toy_chunk([2, 2]), steps={"action": np.array([1.0, 0, 0, 1])})
-    assert Trim(idle=0, least=2, inside=True).apply(chunk).batch.lengths.tolist() == [2, 2]
-
-
-def test_nan_is_not_idle() -> None:
-    chunk = with_leaves(toy_chunk([3]), steps={"action": np.array([0.0, np.nan, 0])})
-    assert Trim(idle=1).apply(chunk).batch.lengths.tolist() == [1]
+@pytest.mark.parametrize(
+    ("step", "lengths", "action", "left"),
+    [
+        (Trim(idle=0, inside=True), [5], [1.0, 0, 0, 1, 1], [3]),
+        (Trim(idle=0, least=2, inside=True), [2, 2], [1.0, 0, 0, 1], [2, 2]),  # runs end, too
+        (Trim(idle=1), [3], [0.0, np.nan, 0], [1]),  # NaN is not idle
+    ],
+)
+def test_idle_rows(step: Trim, lengths: list[int], action: list[float], left: list[int]) -> None:
+    chunk = with_leaves(toy_chunk(lengths), steps={"action": np.array(action)})
+    made = step.apply(chunk).batch
+    assert made.lengths.tolist() == left
+    assert not step.inside or made.returns.tolist() == chunk.batch.returns.tolist()
 
 
 @pytest.mark.parametrize(
@@ -239,47 +239,28 @@ def test_nan_is_not_idle() -> None:
     ],
 )
 def test_sums_of_whole_rewards_are_exact(dtype: str, rewards: list[Any], total: Any) -> None:
-    chunk = with_leaves(toy_chunk([2]), steps={"next.reward": np.array(rewards, dtype)[:, None]})
+    chunk = with_rewards(rewards, dtype)
     made = Resample(1, (("action", "hold"),), source_fps=2).apply(chunk)
     assert made.batch.steps["next", "reward"].tolist() == [[total]]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint64", "int64", "float16", "float32"])
-def test_a_sum_that_is_too_large_names_its_row(dtype: str) -> None:
-    info: Any = np.finfo(dtype) if dtype.startswith("f") else np.iinfo(dtype)
-    values = np.full((4, 1), 1, dtype)
-    values[2:] = info.max
-    chunk = with_leaves(toy_chunk([4]), steps={"next.reward": values})
-    with pytest.raises(StepError, match=f"row 2 .*gives what {dtype} cannot hold"):
-        Resample(1, (("action", "hold"),), source_fps=2).apply(chunk)
-
-
-def stating(folder: Path, fps: float) -> Path:
-    """Write toy episodes whose manifest states the rate of the rows."""
-    parent = write_plain(folder)
-    manifest = replace(read_manifest(parent), about={"fps": fps})
-    (parent / MANIFEST).write_text(dump_manifest(manifest))
-    return parent
-
-
 def test_the_rate_is_that_of_the_dataset(tmp_path: Path, settings: Settings) -> None:
-    parent = stating(tmp_path / "toy", 20)
-    made = make(
-        parent, ["resample:10,action=sum", "resample:5,action=sum"], tmp_path / "out", settings
-    )
-    at_once = make(parent, ["resample:5,action=sum"], tmp_path / "at once", settings)
+    parent = write_plain(tmp_path / "toy")
+    manifest = replace(read_manifest(parent), about={"fps": 20})
+    (parent / MANIFEST).write_text(dump_manifest(manifest))
+    stages = ["resample:10,action=sum", "resample:5,action=sum"]
+    made = make(parent, stages, tmp_path / "out", settings)
+    at_once = make(parent, stages[1:], tmp_path / "at once", settings)
     assert made.manifest.about["fps"] == 5
-    assert [step["source_fps"] for step in made.manifest.converter["options"]["recipe"]] == [20, 10]
     one, other = (DatasetReader(stored.path) for stored in (made, at_once))
     for key in one.step_leaves:
         np.testing.assert_allclose(one.step(key).astype(float), other.step(key).astype(float))
-    recipe = history_of(made.manifest)[-1].recipe
-    assert recipe[0] == {
-        "step": "resample",
-        "fps": 10,
-        "rules": [["action", "sum"]],
-        "source_fps": 20,
-    }
+    recipe = [
+        {"step": "resample", "fps": fps, "rules": [["action", "sum"]], "source_fps": source_fps}
+        for fps, source_fps in ((10, 20), (5, 10))
+    ]
+    assert made.manifest.converter["options"]["recipe"] == recipe
+    assert [dict(step) for step in history_of(made.manifest)[-1].recipe] == recipe
 
 
 def test_a_dataset_without_a_rate(tmp_path: Path, settings: Settings) -> None:
@@ -299,34 +280,57 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("layout", ["compact", "ted"])
+def of_images(folder: Path) -> Path:
+    write_toy(folder, [encoded_batch([4, 3])])
+    return folder
+
+
+def of_videos(folder: Path) -> Path:
+    write_toy(folder, [film_batch(folder.parent)[0]])
+    return folder
+
+
+RICH = [3, 9, 4, 2, 7, 1, 5]
+PARENTS: dict[str, Callable[[Path], Path]] = {
+    "compact": lambda folder: write_rich(folder, RICH),
+    "ted": lambda folder: write_rich(folder, RICH, layout="ted"),
+    "images": of_images,
+    "videos": of_videos,
+}
+
+
+def whole(folder: Path) -> EpisodeChunk:
+    reader = DatasetReader(folder)
+    return read_chunk(reader, select_episodes(reader))
+
+
+@pytest.mark.parametrize("kind", PARENTS)
 def test_a_dataset_of_many_tasks(
-    layout: LayoutName, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = write_rich(tmp_path / "rich", [3, 9, 4, 2, 7, 1, 5], layout=layout)
-    reader = DatasetReader(parent)
-    chunk = read_chunk(reader, select_episodes(reader))
+    parent = PARENTS[kind](tmp_path / "parent")
+    chunk = whole(parent)
     for step in STEPS:
         chunk = parse_step(step).apply(chunk)
     small_groups(monkeypatch)
-    made = make(parent, STEPS, tmp_path / "out", settings, executor=Shuffled())
-    again = DatasetReader(made.path)
-    copy = read_chunk(again, select_episodes(again))
-    assert verify(made.path) == ()
-    assert copy.batch.lengths.tolist() == chunk.batch.lengths.tolist()
-    for table in ("steps", "observations"):
-        one, other = (getattr(each.batch, table) for each in (copy, chunk))
+    made = make(parent, STEPS, tmp_path / "out", settings, executor=Shuffled()).path
+    assert verify(made) == ()
+    copy = whole(made).batch
+    for table in ("steps", "observations", "episodes"):
+        one, other = (getattr(batch, table) for batch in (copy, chunk.batch))
         assert one.keys() == other.keys()
         for key in one:
-            np.testing.assert_array_equal(one[key], other[key], err_msg=str(key))
-    np.testing.assert_array_equal(copy.batch.final_observation, chunk.batch.final_observation)
-    np.testing.assert_array_equal(copy.batch.episodes["goal",], chunk.batch.episodes["goal",])
+            np.testing.assert_array_equal(np.asarray(one[key]), np.asarray(other[key]), str(key))
+    for name in ("lengths", "final_observation"):
+        np.testing.assert_array_equal(getattr(copy, name), getattr(chunk.batch, name))
+    encodings = {leaf.encoding for leaf in DatasetReader(made).observation_leaves.values()}
+    assert bool(encodings - {None}) == (kind in {"images", "videos"})
 
 
 def test_a_run_that_was_killed_is_resumed(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = write_rich(tmp_path / "rich", [3, 9, 4, 2, 7, 1, 5])
+    parent = write_rich(tmp_path / "rich", RICH)
     small_groups(monkeypatch)
     make(parent, STEPS, tmp_path / "whole", settings, executor=Shuffled())
     with pytest.raises(KeyboardInterrupt):
@@ -337,32 +341,14 @@ def test_a_run_that_was_killed_is_resumed(
     assert found == wanted
 
 
-def test_images_and_videos_stay_encoded(tmp_path: Path, settings: Settings) -> None:
-    parents = {"images": tmp_path / "images", "videos": tmp_path / "videos"}
-    write_toy(parents["images"], [encoded_batch([4, 3])])
-    write_toy(parents["videos"], [film_batch(tmp_path)[0]])
-    for name, parent in parents.items():
-        steps = ["trim:start=1", "resample:1,source_fps=2,action=last"]
-        made = DatasetReader(make(parent, steps, tmp_path / f"new {name}", settings).path)
-        chunk = read_chunk(DatasetReader(parent), select_episodes(DatasetReader(parent)))
-        for step in steps:
-            chunk = parse_step(step).apply(chunk)
-        copy = read_chunk(made, select_episodes(made))
-        encodings = {leaf.encoding for leaf in made.observation_leaves.values()}
-        assert encodings - {None}
-        for key, column in chunk.batch.observations.items():
-            found = np.asarray(copy.batch.observations[key])
-            np.testing.assert_array_equal(found, np.asarray(column), err_msg=str(key))
-        assert verify(made.path) == ()
-
-
 @pytest.mark.parametrize("by", [-3, -1, 1, 2])
 @pytest.mark.parametrize("leaf", ["action", "next/reward", "observation"])
 def test_shift(leaf: str, by: int) -> None:
     chunk = toy_chunk([3, 1, 6, 2], first_episode=1, unknown_final=[3])
     batch = chunk.batch
     made = Shift((leaf,), by=by).apply(chunk).batch
-    seen = leaf == "observation"
+    seen, key = leaf == "observation", tuple(leaf.split("/"))
+    velocity = batch.observations["observation", "velocity"]
     lengths, values, others, nexts = [], [], [], []
     for e, length in enumerate(batch.lengths.tolist()):
         start = int(batch.starts[e])
@@ -374,21 +360,17 @@ def test_shift(leaf: str, by: int) -> None:
         ]
         lengths += [len(rows)] if rows else []
         for t in rows:
-            others.append(batch.observations["observation", "velocity"][start + e + t].item())
+            others.append(velocity[start + e + t].item())
             if seen:
-                row = start + e + t + by
-                values.append(batch.observations["observation", "velocity"][row].item())
-                nexts.append(batch.observations["observation", "velocity"][row + 1].item())
+                values.append(velocity[start + e + t + by].item())
+                nexts.append(velocity[start + e + t + by + 1].item())
             else:
-                key = ("action",) if leaf == "action" else ("next", "reward")
                 values.append(np.ravel(batch.steps[key][start + t + by])[0].item())
     assert made.lengths.tolist() == lengths
-    roots = made.observations["observation", "velocity"][made.root_rows]
+    new = made.observations["observation", "velocity"]
     if seen:
-        assert roots.tolist() == values
-        after = made.observations["observation", "velocity"][made.next_rows]
-        assert after.tolist() == nexts
+        assert new[made.root_rows].tolist() == values
+        assert new[made.next_rows].tolist() == nexts
     else:
-        key = ("action",) if leaf == "action" else ("next", "reward")
-        assert np.ravel(made.steps[key].reshape(len(made.steps[key]), -1)[:, 0]).tolist() == values
-        assert roots.tolist() == others
+        assert made.steps[key].reshape(len(values), -1)[:, 0].tolist() == values
+        assert new[made.root_rows].tolist() == others
