@@ -151,7 +151,6 @@ class InProcess:
         tasks: Sequence[T],
         progress: Progress,  # noqa: ARG002 - no process of its own can die
     ) -> Iterator[tuple[int, R]]:
-        """Yield the number and the answer of each task, in order."""
         with _torch_threads(self._threads):
             for number, task in enumerate(tasks):
                 yield number, job(task)
@@ -170,7 +169,7 @@ class LocalProcesses:
             memory; None: never.
 
     Raises:
-        UsageError: A number below 1.
+        UsageError: A number below 1; in `run`, a job that refers to what only this process has.
 
     Example:
         >>> from offline_data.base.progress import SILENT
@@ -193,10 +192,6 @@ class LocalProcesses:
     def run(
         self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
     ) -> Iterator[tuple[int, R]]:
-        """Yield the number and the answer of each task as it finishes; see `Executor.run`.
-
-        Also raises `UsageError` if `job` refers to something that only exists in this process.
-        """
         run = _ChildRun(pack_function(job), tasks, self._threads, self._limit)
         yield from run.answers(min(self._workers, len(tasks)), progress)
 
@@ -317,7 +312,7 @@ class GivenPool:
 
     Raises:
         UsageError: `pool` is something else; a `multiprocessing.Pool` would wait for ever for a
-            task whose process died.
+            task whose process died. In `run`, it is closed, or the job only works in this process.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -345,10 +340,6 @@ class GivenPool:
         tasks: Sequence[T],
         progress: Progress,  # noqa: ARG002 - what a pool does about a death is its own
     ) -> Iterator[tuple[int, R]]:
-        """Yield the number and the answer of each task as it finishes; see `Executor.run`.
-
-        Also raises `UsageError` if the pool is closed or `job` only works in this process.
-        """
         function = pack_function(job)
         numbers: dict[futures.Future[bytes], int] = {}
         try:

@@ -73,11 +73,9 @@ class PlanFile(ABC):
     root: UserPath
     """Root of datasets, locks, raw files and work folders."""
     tasks: int = 0
-    """Number of tasks."""
     generation: int = 0
     """Number of times that the work was planned again after a revision."""
     published: bool = False
-    """Whether the dataset has been published."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -201,7 +199,6 @@ class Share:
     ran: int
     """Number of tasks that this process has run."""
     missing: tuple[int, ...]
-    """Unfinished tasks."""
     result: Stored | None
     """The dataset, if it is published; `existed` is True if another process published it."""
 

@@ -183,7 +183,6 @@ class _RayRun:
         return _QUEUED * max(1, int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus)
 
     def _lost(self, number: int, error: Exception, progress: Progress) -> None:
-        """Queue a lost task again, or give it up."""
         self._deaths[number] += 1
         kinds = zip(self._losses, _LOSSES.values(), strict=True)
         loss = next(words for kind, words in kinds if isinstance(error, kind))

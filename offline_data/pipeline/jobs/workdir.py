@@ -63,7 +63,6 @@ class WorkDir:
 
     @property
     def plan(self) -> Path:
-        """File of the plan; see `read_checked`."""
         return self.path / "plan"
 
     def shard(self, task: int) -> Path:
@@ -101,7 +100,6 @@ class WorkDir:
         return columns, about["counts"], {k: tuple(v) for k, v in about["written"].items()}
 
     def finished(self, tasks: int) -> list[int]:
-        """Return the numbers of the tasks that are finished."""
         return [task for task in range(tasks) if self.read_record(task) is not None]
 
     def sound(self, tasks: int, *, in_place: bool) -> list[int]:
@@ -186,7 +184,6 @@ class RangeWriter:
     def __init__(self, folder: Path, begin: Mapping[str, int], *, alone: bool = False) -> None:
         self._folder, self._begin, self._alone = folder, dict(begin), alone
         self.written: dict[str, Range] = {}
-        """Written range of each file."""
         self._handles: dict[str, int] = {}
         self._linked: set[Path] = set()
 
@@ -222,7 +219,6 @@ class RangeWriter:
         self._linked.add(target.parent)
 
     def sync(self) -> None:
-        """Force everything to the disk."""
         with disk_errors(self._folder):
             for folder in self._linked:
                 sync_folder(folder)

@@ -144,11 +144,7 @@ class Child:
         self.close()
 
     def start(self) -> Self:
-        """Start the process and send it the function.
-
-        Raises:
-            OfflineDataError: The system cannot start another process.
-        """
+        """Start the process and send it the function; raises `OfflineDataError` if it cannot."""
         try:
             if self._threads is None and can_fork():
                 self._process = ForkedProcess(main, quiet=self._quiet)
@@ -223,7 +219,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
         return self._running_process.pid
 
     @property
@@ -307,12 +302,8 @@ def can_fork() -> bool:
 class ForkedProcess:
     """A forked process with the part of the interface of `subprocess.Popen` that is used here.
 
-    Args:
-        main: Run in the process, whose stdin and stdout are pipes to this one.
-        quiet: Whether to discard its stderr.
-
-    Raises:
-        OSError: The system cannot start another process.
+    It runs `main` with stdin and stdout as pipes to this process; if `quiet`, its stderr is
+    discarded. Raises `OSError` if the system cannot start it.
     """
 
     def __init__(self, main: Callable[[], None], *, quiet: bool) -> None:
@@ -343,7 +334,6 @@ class ForkedProcess:
         return status
 
     def kill(self) -> None:
-        """Kill the process."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 

@@ -56,12 +56,7 @@ def pack(value: object) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Unpickle a value; its arrays share memory with the buffers and are writable.
-
-    Example:
-        >>> unpack(pack({"a": 1}))
-        {'a': 1}
-    """
+    """Unpickle a value; its arrays share memory with the buffers and are writable."""
     return pickle.loads(packed[0], buffers=packed[1:])  # noqa: S301 - see the module
 
 
@@ -75,11 +70,7 @@ def write(stream: IO[bytes], packed: Packed) -> None:
 
 
 def read(stream: IO[bytes]) -> Packed:
-    """Read one value.
-
-    Raises:
-        EOFError: The other side has ended.
-    """
+    """Read one value; raises `EOFError` if the other side has ended."""
     (count,) = struct.unpack("<Q", _exactly(stream, 8))
     return [_exactly(stream, n) for n in struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))]
 
@@ -141,8 +132,7 @@ def loads(data: bytes) -> Any:
 def pack_function(function: Callable[..., Any]) -> bytes:
     """Pickle a function, by value where another process cannot import it.
 
-    Raises:
-        UsageError: It refers to something that only exists in this process.
+    Raises `UsageError` if it refers to something that only exists in this process.
     """
     try:
         return dumps(function)

@@ -180,7 +180,6 @@ class Selection(Step):
         return True
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the chunk unchanged: episodes are selected before processing."""
         return chunk
 
     def measure(self, chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:

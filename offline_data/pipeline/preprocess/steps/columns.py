@@ -198,7 +198,6 @@ class Concat(
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `leaf,leaf…→target[,keep=true]`, also with `->`; see `Step.parse`."""
         sources, *rest = (part.strip() for part in re.split("→|->", text))
         _, *options = "".join(rest).split(",")
         if len(rest) != 1 or not sources or not all("=" in option for option in options):

@@ -140,7 +140,6 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the whole text as the expression."""
         if not text.strip():
             raise usage_error(cls, "needs an expression")
         return cls(text.strip())
@@ -242,7 +241,6 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `PART,NAME=SHARE,…[,seed=N]`."""
         words = split_parts(text)
         parts = [word for word in words if "=" not in word]
         if len(parts) != 1:
@@ -347,7 +345,6 @@ def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> NDAr
 
 
 def _describe_range(name: str, field: NDArray[Any]) -> str:
-    """Return the range of a field's values, for a message."""
     if field.dtype != object:
         return f"{name} is from {field.min()} to {field.max()}"
     known = [word for word in dict.fromkeys(field) if word is not None]

@@ -173,7 +173,6 @@ class _Evaluator(ast.NodeVisitor):
         return self._values[node]
 
     def flags(self, node: ast.expr) -> NDArray[np.bool_]:
-        """Return booleans, `[E]` or a scalar."""
         value = self.visit(node)
         if np.asarray(value).dtype != np.bool_:
             kind = "text" if _is_text(value) else "a number"

@@ -157,7 +157,6 @@ class SizedImageStep(ImageStep):
 
     @property
     def size(self) -> tuple[int, int]:
-        """New height and width."""
         return self.height, self.height if self.width is None else self.width
 
     @classmethod

@@ -295,7 +295,6 @@ def _label_rows(
 
 
 def _values(column: NDArray[Any], words: Sequence[str] | None, by: str) -> list[Any]:
-    """Return one value for each episode; text as `str`."""
     flat = np.asarray(column).reshape(len(column), -1)
     if flat.shape[1] != 1:
         raise StepError(f"Step 'label': {by!r} has several numbers for each episode")

@@ -59,10 +59,8 @@ def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> l
     """Return the columns of numbers selected by names, in the order of the chunk; see `matching`.
 
     A prefix selects only numeric leaves below it; a leaf that is named itself must be numeric.
-    `wanted` are the numpy kinds that count as numbers.
-
-    Raises:
-        StepError: A name without a column of numbers; text never is one.
+    `wanted` are the numpy kinds that count as numbers; text never is one. Raises `StepError` for a
+    name without a column of numbers.
     """
     found: set[Key] = set()
     for name in names:
@@ -79,13 +77,7 @@ def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> l
 
 
 def meant(chunk: EpisodeChunk, name: str) -> Key:
-    """Return the key, or prefix of keys, that a name refers to; see `matching`.
-
-    Example:
-        >>> from offline_data.testing.chunks import toy_chunk
-        >>> meant(toy_chunk([1]), "next.obs")
-        ('observation',)
-    """
+    """Return the key, or prefix of keys, that a name refers to; see `matching`."""
     known, observed, key = leaves(chunk), chunk.batch.observations, split_key(name)
     # Possible keys of a name with their columns, most likely first.
     readings: list[tuple[Key, Collection[Key]]] = [(key, known)]
@@ -209,12 +201,9 @@ def without_overflow(
 ) -> NDArray[Any]:
     """Return `operation(values)`, elementwise, for the rows `[n, …]` of a column.
 
-    Overflows are detected by numpy during the operation: nothing is read twice.
-
-    Raises:
-        StepError: A finite number became infinite; names the row.
+    Raises `StepError`, which names the row, if a finite number became infinite.
     """
-    try:
+    try:  # numpy finds overflows during the operation: nothing is read twice
         with np.errstate(over="raise", invalid="ignore"):
             return operation(values)
     except FloatingPointError as error:
@@ -246,7 +235,6 @@ def _check_names(
     required: Sequence[Key],
     step: str,
 ) -> None:
-    """Check `new` names against all resulting names; see `rebuilt`."""
     missing = [join_key(key) for key in required if key not in steps]
     if not any(key[0] in ACTION_ROOTS for key in steps):
         missing.insert(0, "action")

@@ -40,8 +40,6 @@ _SKETCH = 4096
 
 
 class _Learning(MeasuredStep):
-    """A step whose state is the field `learnt`."""
-
     learnt: Mapping[str, Any] | None
 
     def state(self) -> dict[str, Any]:
