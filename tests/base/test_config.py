@@ -81,32 +81,7 @@ def test_mirrors_add_up_in_order_each_once(file: dict[str, str]) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("OFFLINE_DATA_OFFLINE", "maybe"),
-        ("OFFLINE_DATA_WORKERS", "1.5"),
-        ("OFFLINE_DATA_WORKERS", "-1"),
-        ("OFFLINE_DATA_MIRRORS", "http://a"),
-        ("OFFLINE_DATA_MIRRORS", "=x"),
-        ("OFFLINE_DATA_MIRRORS", "http://a/="),
-        ("OFFLINE_DATA_MIRRORS", "a=http://b"),
-        ("OFFLINE_DATA_HOME", "~nobody-of-this-name/x"),
-        ("OFFLINE_DATA_HOME", "x" * 256),
-        ("OFFLINE_DATA_HOME", "a\0b"),
-        ("MINARI_DATASETS_PATH", "~nobody-of-this-name/x"),
-        ("OFFLINE_DATA_CONFIG", "~nobody-of-this-name/x"),
-        ("OFFLINE_DATA_CONFIG", "/there/is/none.toml"),
-    ],
-)
-def test_a_wrong_variable_is_named(name: str, value: str) -> None:
-    with pytest.raises(UsageError, match=name):
-        resolve_settings(environ={name: value})
-
-
-def test_a_wrong_argument_is_named() -> None:
-    with pytest.raises(UsageError, match="workers is 0; expected at least 1"):
-        resolve_settings(workers=0, environ={})
+def test_what_an_argument_gives_is_not_read() -> None:
     assert resolve_settings(workers=2, environ={"OFFLINE_DATA_WORKERS": "many"}).workers == 2
 
 
@@ -165,55 +140,17 @@ def test_its_place_comes_from_the_environment_given(tmp_path: Path) -> None:
         assert resolve_settings(environ={"XDG_CONFIG_HOME": str(tmp_path / place)}).origins == {}
 
 
-@pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "huge"])
-def test_what_is_no_plain_small_file_in_its_place_is_one_clear_error(
-    kind: str, tmp_path: Path
-) -> None:
-    place = Path("/dev/zero") if kind == "device" else tmp_path / "config.toml"
-    if kind == "folder":
-        place.mkdir()
-    elif kind == "FIFO":
-        os.mkfifo(place)
-    elif kind == "huge":
-        place.touch()
-        os.truncate(place, 1 << 40)
-    said = "is larger than" if kind == "huge" else "is not a plain file"
-    with pytest.raises(UsageError, match=f"{place} {said}") as caught:
-        resolve_settings(environ={"OFFLINE_DATA_CONFIG": str(place)})
-    assert "OFFLINE_DATA_CONFIG" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("rot = '/x'", "has rot; expected only root, offline, workers, mirrors"),
-        ("root = 3", "root is 3; expected an absolute path"),
-        ("root = 'data'", "root is 'data'; expected an absolute path"),
-        ("root = '~nobody-of-this-name/x'", "root is '~nobody-of-this-name/x'"),
-        ("offline = 1", "offline is 1; expected true or false"),
-        ("workers = 0", "workers is 0; expected a whole number of at least 1"),
-        ("workers = true", "workers is True; expected a whole number"),
-        ("mirrors = 'http://a/=http://b/'", "mirrors is 'http://a/=http://b/'; expected a table"),
-        ("[mirrors]\n'http://a/' = ['http://b/', 3]", r'mirrors."http://a/" is \[.*3\]; expected'),
-        ("[mirrors]\n'a' = 'http://b/'", "mirrors: a mirror is for 'a'; expected how a URL begins"),
-        ("root = /data", r"is not TOML: .*line 1"),
-        ("a = " + "[" * 5000, "is not TOML"),
-        ("root = '\udcff'", "is not TOML: it is not UTF-8"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_file(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError, match=said) as caught:
-        resolve_settings(environ={"OFFLINE_DATA_CONFIG": str(tmp_path / "config.toml")})
-    assert str(tmp_path / "config.toml") in str(caught.value)
-
-
 @given(st.text(st.sampled_from("[]='\"\n.#,{}0-:/abrotT "), max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     place = Path(os.environ["XDG_CONFIG_HOME"])
     place.mkdir(exist_ok=True)
     with suppress(UsageError):
         read(text, place)
+
+
+def test_deep_lists_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not TOML"):
+        read("a = " + "[" * 5000, tmp_path)
 
 
 def test_urls_stay_as_they_are_and_folders_files_are_found(tmp_path: Path) -> None:
@@ -230,40 +167,3 @@ def test_urls_stay_as_they_are_and_folders_files_are_found(tmp_path: Path) -> No
         mirror = check_mirror("http://a.example/data/", f"{folder}{slash}", "here")
         place, _ = with_mirrors(["http://a.example/data/door/x%20y.hdf5"], [mirror])
         assert path_of_url(place) == folder / "door" / "x y.hdf5"
-
-
-@pytest.mark.parametrize(
-    ("prefix", "replacement", "said"),
-    [
-        ("a.org/data/", "http://b/", "here: a mirror is for 'a.org/data/'; expected how a URL"),
-        ("http://a b/", "http://b/", "a mirror is for 'http://a b/'"),
-        ("http://a/", "b.org/", r"http://a/ is 'b.org/'; expected an http\(s\)://, file:///"),
-        ("http://a/", "ftp://b/", "is 'ftp://b/'"),
-        ("http://a/", "file://b/", "is 'file://b/'"),
-        ("http://a/", "http:///x/", "is 'http:///x/'"),
-        ("http://a/", "http://b:99999/", "is 'http://b:99999/'"),
-        ("http://a/", "http://b/ http://c/", "is 'http://b/ http://c/'"),
-        ("http://a/", "", "is ''"),
-        ("http://a/", "http://b", "is http://b, without the slash at the end"),
-    ],
-)
-def test_a_mirror_of_another_form_is_refused(prefix: str, replacement: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
-        check_mirror(prefix, replacement, "here")
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"me:hush@a/" = "/mnt/a/"',
-        '[mirrors]\n"http://a/" = ["me:hush@b/", 3]',
-        'root = "http://me:hush@a/"',
-        '[mirrors]\n"http://me:hush@a/" = 3',
-        '[mirrors]\n"http://me:hush@b/" = "ftp://b/"',
-    ],
-)
-def test_no_message_shows_a_password(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        read(text, tmp_path)
-    assert "hush" not in str(caught.value)

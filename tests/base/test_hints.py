@@ -41,49 +41,32 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize(
-    ("shell", "python"),
-    [
-        ("`offline-data check --files '/a b'` shows", "`offline_data.verify('/a b')` shows"),
-        ("`offline-data check --files /o'b`", "`offline-data check --files /o'b`"),
-        ("`offline-data cache prune --force`", "`offline-data cache prune --force`"),
-        (
-            "`offline-data list minari --remote`",
-            "`offline_data.list_datasets('minari', remote=True)`",
-        ),
-        (
-            "`offline-data convert PATH NAME --from openx` reads it",
-            "`offline_data.convert(PATH, NAME, source='openx')` reads it",
-        ),
-        ("another root: --root DIR", "another root: root=DIR"),
-        ("without --layout, or --force", "without layout, or force=True"),
-        ("leave --episodes out, --checkpoints A:B", "leave episodes out, checkpoints=(A, B)"),
-        ("leave --split out; --alignment out", "leave split out; alignment out"),
-        ("--resume without --layout to continue", "resume=True without layout to continue"),
-        (
-            "`offline-data convert P NAME --alignment shifted`",
-            "`offline_data.convert(P, NAME, alignment='shifted')`",
-        ),
-        (
-            "`offline-data convert P NAME --from text --tokenizer gpt2 --pad --max-length 9`",
-            "`offline_data.convert(P, NAME, source='text', text=TextOptions(tokenizer='gpt2', pad=True, max_length=9))`",
-        ),
-        (
-            "a larger --max-length, or without --pad; one: --split ''",
-            "a larger max_length, or without pad=True; one: text=TextOptions(split='')",
-        ),
-        (
-            "--form prompt --column prompt=a --column completion=NAME, or else",
-            "text=TextOptions(form='prompt', columns={'prompt': 'a', 'completion': NAME}), or else",
-        ),
-        (
-            "`offline-data download hf:a/b --split T --column text=A:B`",
-            "`offline_data.download('hf:a/b', text=TextOptions(split='T', columns={'text': 'A:B'}))`",
-        ),
-        ("--step cast:a,b=float64, it is", "'cast:a,b=float64', it is"),
-        ("`ray start --head` prints --array=0-3", "`ray start --head` prints --array=0-3"),
-    ],
-)
+CALLS = {
+    "`offline-data check --files '/a b'` shows": "`offline_data.verify('/a b')` shows",
+    "`offline-data check --files /o'b`": "`offline-data check --files /o'b`",
+    "`offline-data cache prune --force`": "`offline-data cache prune --force`",
+    "`offline-data list minari --remote`": "`offline_data.list_datasets('minari', remote=True)`",
+    "`offline-data convert PATH NAME --from openx`": "`offline_data.convert(PATH, NAME, source='openx')`",
+    "another root: --root DIR": "another root: root=DIR",
+    "without --layout, or --force": "without layout, or force=True",
+    "leave --episodes out, --checkpoints A:B": "leave episodes out, checkpoints=(A, B)",
+    "leave --split out; --alignment out": "leave split out; alignment out",
+    "--resume without --layout to continue": "resume=True without layout to continue",
+    "`offline-data convert P NAME --alignment shifted`": "`offline_data.convert(P, NAME, alignment='shifted')`",
+    "`offline-data convert P NAME --from text --tokenizer gpt2 --pad --max-length 9`":
+        "`offline_data.convert(P, NAME, source='text', text=TextOptions(tokenizer='gpt2', pad=True, max_length=9))`",
+    "a larger --max-length, or without --pad; one: --split ''":
+        "a larger max_length, or without pad=True; one: text=TextOptions(split='')",
+    "--form prompt --column prompt=a --column completion=NAME, or else":
+        "text=TextOptions(form='prompt', columns={'prompt': 'a', 'completion': NAME}), or else",
+    "`offline-data download hf:a/b --split T --column text=A:B`":
+        "`offline_data.download('hf:a/b', text=TextOptions(split='T', columns={'text': 'A:B'}))`",
+    "--step cast:a,b=float64, it is": "'cast:a,b=float64', it is",
+    "`ray start --head` prints --array=0-3": "`ray start --head` prints --array=0-3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("shell", "python"), CALLS.items())
 def test_commands_become_calls(shell: str, python: str) -> None:
     error = UsageError("wrong", hint=shell)
     assert (error.hint, error.shell_hint) == (python, shell)

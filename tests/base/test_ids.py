@@ -1,4 +1,4 @@
-"""Ids parse to themselves, and none leaves its folder."""
+"""Ids parse to themselves, and none leaves its folder; `test_refusals` has what is no id."""
 
 from __future__ import annotations
 
@@ -33,38 +33,7 @@ GOOD = [
 @pytest.mark.parametrize("text", GOOD)
 def test_good_ids_come_back(text: str) -> None:
     assert str(parse_id(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        ":",
-        "minari:",
-        "d4rl:..",
-        "d4rl:a/../b",
-        "d4rl:a//b",
-        "d4rl:.hidden",
-        "d4rl:a\\b",
-        "d4rl:a\0b",
-        "d4rl:a@",
-        "d4rl:a@../x",
-        "d4rl:a@x/y",
-        "D4RL:a",
-        "minari:ftp://host/a",
-        "ftp://host/a",
-        "minari:hf://../x",
-        "d4rl:" + "a" * 400,
-        "d4rl:con. ",
-        "openx:a/train[",
-        "openx:a/train[:1",
-        "openx:a/train[../x]",
-        "openx:a/[:1]",
-    ],
-)
-def test_bad_ids_are_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(InvalidIdError) as caught:
-        parse_id(text)
-    assert len(caught.value.message) > 20
+    assert not looks_like_path(text)
 
 
 @given(st.text(max_size=60))
@@ -81,33 +50,16 @@ def test_no_text_leaves_the_root(text: str) -> None:
         assert parse_id(str(dataset)) == dataset
 
 
-def test_a_revision_is_checked_too() -> None:
+def test_what_a_text_is_taken_for() -> None:
     assert DatasetId("d4rl", "a").at("1").revision == "1"
-    for revision in ("../1", "a" * 256):
-        with pytest.raises(InvalidIdError):
-            DatasetId("d4rl", "a").at(revision)
-
-
-def test_an_id_without_a_source_says_what_to_write() -> None:
-    with pytest.raises(InvalidIdError) as caught:
-        parse_id("D4RL/door/human-v2")
-    assert caught.value.shell_hint == "`offline-data search D4RL/door/human-v2` finds ids"
     assert parse_id("D4RL/door/human-v2", default_source="minari").source == "minari"
-
-
-def test_paths_are_told_from_ids() -> None:
     assert all(map(looks_like_path, ["/a", "./a", "../a", "~/a", "."]))
-    assert not any(map(looks_like_path, GOOD))
-
-
-def test_nearest_ignores_case_and_keeps_order() -> None:
-    known = ["hopper-medium-v2", "hopper-medium-v0", "pen-human-v1"]
-    assert nearest("HOPPER-medum-v2", known)[0] == "hopper-medium-v2"
-    assert nearest("zzz", known) == []
 
 
 def test_an_unknown_name_is_answered_with_the_similar_ones() -> None:
     known = ["hopper-medium-v2", "hopper-medium-v0", "pen-human-v1"]
+    assert nearest("HOPPER-medum-v2", known)[0] == "hopper-medium-v2"
+    assert nearest("zzz", known) == []
     assert did_you_mean("hoper-medium-v2", known, count=2, shown=repr) == (
         "did you mean 'hopper-medium-v2' or 'hopper-medium-v0'?"
     )

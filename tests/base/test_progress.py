@@ -92,24 +92,48 @@ def test_functions_show_it_by_default(name: str) -> None:
     assert inspect.signature(getattr(offline_data, name)).parameters["progress"].default is True
 
 
-def test_loading_and_preprocessing_too(toys: Callable[..., Path], tmp_path: Path) -> None:
-    class Seen(SilentProgress):
-        def __init__(self) -> None:
-            self.labels: list[str] = []
+class Counts(SilentProgress):
+    """Tasks as they are begun, and steps as they are done."""
 
-        def task(self, label: str, total: int | None, unit: str) -> Any:
-            self.labels.append(label)
-            return super().task(label, total, unit)
+    def __init__(self) -> None:
+        self.counted: list[Any] = []
 
+    def task(self, label: str, total: int | None, unit: str) -> Any:
+        self.counted.append((label, total, unit))
+        return super().task(label, total, unit)
+
+    def advance(self, amount: int = 1) -> None:
+        self.counted.append(amount)
+
+
+def test_loading_and_preprocessing_too(tmp_path: Path) -> None:
     for function in (
         offline_data.load_dataset,
         offline_data.BaseDatasetExperienceReplay.preprocess,
     ):
         assert inspect.signature(function).parameters["progress"].default is True
-    write_toy(tmp_path / "local" / "toy" / "1", [toy_batch([2, 2])])
-    seen = Seen()
+    write_toy(tmp_path / "local" / "toy" / "1", [toy_batch([3, 2])])
+    seen = Counts()
     ds = offline_data.load_dataset("local:toy", root=tmp_path, layout="ted", progress=seen)
-    assert (seen.labels, ds.manifest.layout) == (["convert toy"], "ted")
+    assert ds.manifest.layout == "ted"
+    assert [one[0] for one in seen.counted if isinstance(one, tuple)] == ["convert toy"]
+    seen = Counts()
+    ds.preprocess("clip:action,low=-1", dest=tmp_path / "out", progress=seen)
+    assert seen.counted == [("preprocess out", 5, "transitions"), 5]
+
+
+@pytest.mark.parametrize(
+    ("told", "sizes", "counted"),
+    [
+        (("convert toy", "shards"), None, [("convert toy", 2, "shards"), 1, 1]),
+        (("make toy", "transitions"), [30, 5], [("make toy", 35, "transitions"), 30, 5]),
+    ],
+)
+def test_the_tasks_of_a_job_are_counted_one_by_one(told: Any, sizes: Any, counted: Any) -> None:
+    progress = Counts()
+    with run_tasks(InProcess(), str, [1, 2], progress, told, sizes) as answers:
+        assert list(answers) == [(1, "1"), (2, "2")]
+    assert progress.counted == counted
 
 
 CODE = """
@@ -156,28 +180,3 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 65536)
     except OSError:  # a terminal whose other side is closed
         return b""
-
-
-def test_the_tasks_of_a_job_are_counted_one_by_one(tmp_path: Path) -> None:
-    class Counts(SilentProgress):
-        def task(self, label: str, total: int | None, unit: str) -> Any:
-            counted.append((label, total, unit))
-            return super().task(label, total, unit)
-
-        def advance(self, amount: int = 1) -> None:
-            counted.append(amount)
-
-    counted = list[Any]()
-    with run_tasks(InProcess(), str, [1, 2], Counts(), ("convert toy", "shards")) as answers:
-        assert list(answers) == [(1, "1"), (2, "2")]
-    assert counted == [("convert toy", 2, "shards"), 1, 1]
-    counted.clear()
-    make = ("preprocess toy", "transitions")
-    with run_tasks(InProcess(), str, [1, 2], Counts(), make, [30, 5]) as answers:
-        assert list(answers) == [(1, "1"), (2, "2")]
-    assert counted == [("preprocess toy", 35, "transitions"), 30, 5]
-    counted.clear()
-    write_toy(tmp_path / "toy", [toy_batch([3, 2])])
-    ds = offline_data.open_dataset(tmp_path / "toy")
-    ds.preprocess("clip:action,low=-1", dest=tmp_path / "out", progress=Counts())
-    assert counted == [("preprocess out", 5, "transitions"), 5]

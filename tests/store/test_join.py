@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from offline_data.base.errors import FormatError
 from offline_data.base.files import write_durably
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.joining import concatenate
@@ -171,27 +169,6 @@ def test_a_join_that_was_lost_counts_for_nothing(tmp_path: Path) -> None:
     assert joined_parts(parts, tmp_path / "joined") == 0
     write_durably(tmp_path / "joined.joined", b'{"parts": "2"}')
     assert joined_parts(parts, tmp_path / "joined") == 0
-
-
-def test_another_schema_is_named(tmp_path: Path) -> None:
-    made = [toy_batch([2]), toy_batch([2], first_episode=1, width=4)]
-    parts = write_parts(tmp_path, made, "compact")
-    with pytest.raises(FormatError, match=r"two does not .* 'observation/state' .*\[4\].*\[3\]"):
-        join(parts, tmp_path / "joined", header(parts[0]), names=["one", "two"])
-    shutil.rmtree(parts[1])
-    write_toy(parts[1], [toy_batch([2], first_episode=1, text=True)])
-    with pytest.raises(
-        FormatError, match=r"'observation/mission' of observations is text .* absent"
-    ):
-        join(parts, tmp_path / "joined", header(parts[0]))
-
-
-def test_another_layout_is_named(tmp_path: Path) -> None:
-    parts = [tmp_path / "one", tmp_path / "two"]
-    write_toy(parts[0], [toy_batch([2])])
-    write_toy(parts[1], [toy_batch([2])], layout="ted")
-    with pytest.raises(FormatError, match="two has another layout than one"):
-        join(parts, tmp_path / "joined", header(parts[0]))
 
 
 @pytest.mark.parametrize("how", ["changed", "cut", "missing"])

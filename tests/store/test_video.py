@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -16,7 +15,6 @@ import pytest
 from offline_data.base.errors import (
     FormatError,
     IntegrityError,
-    ManifestError,
     MissingDependencyError,
 )
 from offline_data.raw.video import VideoFile
@@ -92,16 +90,6 @@ def test_a_pickled_column_and_a_joined_one(made: tuple[Path, Any], tmp_path: Pat
 
 def _sums(folder: Path, rows: list[int]) -> list[int]:
     return [int(frame.astype(int).sum()) for frame in np.asarray(column_of(folder)[rows])]
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_processes(made: tuple[Path, Any], method: str) -> None:
-    folder, truth = made
-    rows = [5, 20, 0, 19]
-    expected = [int(truth[row].astype(int).sum()) for row in rows]
-    assert _sums(folder, rows) == expected
-    with multiprocessing.get_context(method).Pool(2) as pool:
-        assert pool.starmap(_sums, [(folder, rows)] * 4) == [expected] * 4
 
 
 def test_a_forked_process_opens_its_own(made: tuple[Path, Any]) -> None:
@@ -226,38 +214,24 @@ def _times(change: Any) -> Any:
     return damage
 
 
-def _cut(folder: Path) -> None:
-    path = folder / FOLDER / "000001.mp4"
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data[: len(data) // 2])
+def _film(change: Any) -> Any:
+    def damage(folder: Path) -> None:
+        path = folder / FOLDER / "000001.mp4"
+        data = path.read_bytes()
+        path.unlink()  # others have it, too
+        path.write_bytes(change(data, folder.parent))
 
-
-def _another(folder: Path) -> None:
-    path = folder / FOLDER / "000001.mp4"
-    path.unlink()
-    film(folder.parent, 9, 4)
-    shutil.copy(folder.parent / "film9.mp4", path)
-
-
-def _other_bytes(folder: Path) -> None:
-    path = folder / FOLDER / "000001.mp4"
-    path.unlink()
-    path.write_bytes(b"x" * 99)
-
-
-def _unknown_codec(folder: Path) -> None:
-    path = folder / FOLDER / "000001.mp4"
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data.replace(b"avc1", b"xxxx"))
+    return damage
 
 
 DAMAGES = {
-    "unknown codec": (_unknown_codec, "has a video of an unknown codec"),
-    "cut mp4": (_cut, "cannot be decoded"),
-    "another mp4": (_another, "cannot be decoded"),
-    "no mp4": (_other_bytes, "is not an mp4 file"),
+    "unknown codec": (
+        _film(lambda data, _: data.replace(b"avc1", b"xxxx")),
+        "has a video of an unknown codec",
+    ),
+    "cut mp4": (_film(lambda data, _: data[: len(data) // 2]), "cannot be decoded"),
+    "another mp4": (_film(lambda _, at: film(at, 9, 4).path.read_bytes()), "cannot be decoded"),
+    "no mp4": (_film(lambda *_: b"x" * 99), "is not an mp4 file"),
     "times descend": (_times(lambda index: index[::-1]), "not a list of times"),
     "odd key frames": (_times(lambda index: index + np.array([0, 2])), "not a list of times"),
     "other times": (_times(lambda index: index + np.array([1, 0])), "cannot be decoded"),
@@ -283,47 +257,6 @@ def test_damage_has_a_name(here: Path, made: tuple[Path, Any], name: str) -> Non
     assert [one.file for one in verify(here)] == [FRAMES]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda value: value["digests"].pop(f"{FOLDER}/000000.mp4"), "digests lack"),
-        (lambda value: value["digests"].pop(f"{FOLDER}/000001.times"), "digests lack"),
-        (lambda value: value["digests"][f"{FOLDER}/000001.times"].update(size=8), "not times"),
-        (lambda value: value["digests"][FRAMES].update(size=8), "is not the frames"),
-        (lambda value: _leaf(value).update(file="observations/x.frames"), "file is"),
-        (lambda value: _leaf(value).update(file="../film.frames"), "inside the directory"),
-        (lambda value: _leaf(value).update(dtype="float32"), "cannot be"),
-        (lambda value: _leaf(value).update(shape=[32, 48, 4]), "cannot be"),
-        (
-            lambda value: value["digests"].update(
-                {f"{FOLDER}/../../../../x.mp4": {"size": 1, "sha256": "0" * 64}}
-            ),
-            "inside the directory",
-        ),
-    ],
-)
-def test_manifests_of_strangers(here: Path, change: Any, message: str) -> None:
-    value = json.loads((here / MANIFEST).read_text())
-    value.pop("sha256")
-    change(value)
-    (here / MANIFEST).write_text(json.dumps(value))
-    with pytest.raises(ManifestError, match=message):
-        read_manifest(here)
-
-
-def _leaf(value: Any) -> Any:
-    return next(x for x in value["schema"][OBSERVATIONS]["leaves"] if x["key"] == list(FILM))
-
-
-def test_a_link_out_of_the_directory_is_refused(here: Path) -> None:
-    path = here / FOLDER / "000000.mp4"
-    outside = here.parent / "outside.mp4"
-    path.rename(outside)
-    path.symlink_to(outside)
-    with pytest.raises(ManifestError, match="leads out of the dataset directory"):
-        open_reader(here)
-
-
 def test_a_file_that_the_manifest_does_not_list_is_not_opened(here: Path) -> None:
     shutil.copy(here / FOLDER / "000000.mp4", here / FOLDER / "000002.mp4")
     shutil.copy(here / FOLDER / "000000.times", here / FOLDER / "000002.times")
@@ -333,10 +266,10 @@ def test_a_file_that_the_manifest_does_not_list_is_not_opened(here: Path) -> Non
 
 
 def test_frames_of_another_size(here: Path) -> None:
-    value = json.loads((here / MANIFEST).read_text())
-    value.pop("sha256")
-    _leaf(value)["shape"] = [64, 48, 3]
-    (here / MANIFEST).write_text(json.dumps(value))
+    manifest = read_manifest(here).to_json()
+    (leaf,) = (x for x in manifest["schema"][OBSERVATIONS]["leaves"] if x["key"] == [*FILM])
+    leaf["shape"] = [64, 48, 3]
+    (here / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(FormatError, match=r"has frames of uint8 \[32, 48, 3\], and leaf"):
         np.asarray(open_reader(here).leaf(OBSERVATIONS, FILM))
 
