@@ -221,7 +221,6 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import numpy as np
 from offline_data.base.errors import OfflineDataError
-from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from tests.pictures import PIXELS, restate

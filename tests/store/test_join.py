@@ -26,22 +26,16 @@ LENGTHS = ([3, 1], [2], [4, 1, 5], [1])
 
 
 def batches(*, images: bool = False) -> list[EpisodeBatch]:
+    """Text in each table, with words that parts share, and notes."""
     made: list[EpisodeBatch] = []
-    first = 0
-    for lengths in LENGTHS:
+    for number, lengths in enumerate(LENGTHS):
+        first = sum(map(len, LENGTHS[:number]))
         batch = toy_batch(lengths, first_episode=first, text=True, images=images, unknown_final=[3])
-        tasks = np.array([f"task {(first + n) % 3}" for n in range(len(lengths))], object)
-        steps = {
-            **batch.steps,
-            ("extra", "word"): np.array(
-                [f"w{-a % 5}" for a in batch.steps["action",][:, 0]], object
-            ),
-        }
-        episodes = {**batch.episodes, ("task",): tasks}
-        made.append(
-            replace(batch, steps=steps, episodes=episodes, notes=(f"Note {len(made) % 2}.",))
-        )
-        first += len(lengths)
+        words = [f"w{-a % 5}" for a in batch.steps["action",][:, 0]]
+        tasks = [f"task {(first + n) % 3}" for n in range(len(lengths))]
+        steps = {**batch.steps, ("extra", "word"): np.array(words, object)}
+        episodes = {**batch.episodes, ("task",): np.array(tasks, object)}
+        made.append(replace(batch, steps=steps, episodes=episodes, notes=(f"Note {number % 2}.",)))
     return made
 
 
@@ -56,10 +50,27 @@ def header(part: Path) -> Manifest:
     return replace(read_manifest(part), tables={}, counts={}, digests={}, notes=(), audit={})
 
 
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    return write_parts(tmp_path / "parts", batches(), "compact")
+
+
+def join_and_die(parts: list[Path], place: Path, *, consume: bool = False) -> None:
+    """Join parts until all rows are there."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "finalize", die)
+        with pytest.raises(KeyboardInterrupt):
+            join(parts, place, header(parts[0]), consume=consume)
+
+
 def test_rows_are_on_the_disk_before_those_of_the_parts_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts, both = write_parts(tmp_path / "parts", batches(), "compact"), tmp_path / "both"
+    both = tmp_path / "both"
     syncs, deleted, unlink = Syncs(monkeypatch), list[Path](), Path.unlink
 
     def checked(self: Path, missing_ok: bool = False) -> None:
@@ -97,10 +108,8 @@ def test_the_bytes_are_those_of_one_writer(
 
 @pytest.mark.parametrize("killed", range(1, 9))
 def test_it_goes_on_after_a_kill(
-    tmp_path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
+    parts: list[Path], tmp_path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = batches()
-    parts = write_parts(tmp_path / "parts", made, "compact")
     place, first = tmp_path / "joined", header(parts[0])
     count = 0
 
@@ -120,22 +129,14 @@ def test_it_goes_on_after_a_kill(
             join(parts, place, first, consume=True)
     assert joined_parts(parts, place) == killed // 2
     found = join(parts, place, first, consume=True)
-    expected = write_toy(tmp_path / "whole", made)
+    expected = write_toy(tmp_path / "whole", batches())
     assert found.digests == expected.digests
-    assert_same_batch(open_reader(place).episode_batch(0, 7), concatenate(made))
+    assert_same_batch(open_reader(place).episode_batch(0, 7), concatenate(batches()))
 
 
-def test_a_kill_in_the_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = write_parts(tmp_path / "parts", batches(), "compact")
+def test_a_kill_in_the_last_steps(parts: list[Path], tmp_path: Path) -> None:
     place, first = tmp_path / "joined", header(parts[0])
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(joining, "finalize", die)
-        with pytest.raises(KeyboardInterrupt):
-            join(parts, place, first, consume=True)
+    join_and_die(parts, place, consume=True)
     (place / "left").write_text("of something")
     assert join(parts, place, first, consume=True).counts["episodes"] == 7
     open_reader(place).check_files()
@@ -143,17 +144,13 @@ def test_a_kill_in_the_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_rows_that_were_lost_or_of_other_parts_count_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: list[Path], tmp_path: Path
 ) -> None:
-    parts, place = write_parts(tmp_path / "parts", batches(), "compact"), tmp_path / "joined"
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(joining, "finalize", die)
-        with pytest.raises(KeyboardInterrupt):
-            join(parts, place, header(parts[0]))
+    place = tmp_path / "joined"
+    for journal in (b'{"parts": 2, "of": "0"}', b'{"parts": "2"}'):
+        write_durably(tmp_path / "joined.joined", journal)
+        assert joined_parts(parts, place) == 0
+    join_and_die(parts, place)
     assert joined_parts(parts, place) == len(parts)
     assert joined_parts([parts[1], parts[0], *parts[2:]], place) == 0
     rows = place / "steps" / "rows.memmap"
@@ -163,17 +160,8 @@ def test_rows_that_were_lost_or_of_other_parts_count_for_nothing(
     assert join(parts, place, header(parts[0])).digests == expected.digests
 
 
-def test_a_join_that_was_lost_counts_for_nothing(tmp_path: Path) -> None:
-    parts = write_parts(tmp_path / "parts", batches(), "compact")
-    write_durably(tmp_path / "joined.joined", b'{"parts": 2, "of": "0"}')
-    assert joined_parts(parts, tmp_path / "joined") == 0
-    write_durably(tmp_path / "joined.joined", b'{"parts": "2"}')
-    assert joined_parts(parts, tmp_path / "joined") == 0
-
-
 @pytest.mark.parametrize("how", ["changed", "cut", "missing"])
-def test_a_damaged_part_is_named(tmp_path: Path, how: str) -> None:
-    parts = write_parts(tmp_path, batches(), "compact")
+def test_a_damaged_part_is_named(parts: list[Path], tmp_path: Path, how: str) -> None:
     victim = parts[2] / "steps" / "rows.memmap"
     content = victim.read_bytes()
     if how == "missing":

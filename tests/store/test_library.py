@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,13 @@ def test_locate_takes_ids_and_paths_and_offers_the_nearest(settings: Settings) -
         locate(str(folder.parent), settings)
 
 
+def refuse(number: int) -> Any:
+    def call(path: object, *_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number), str(path))
+
+    return call
+
+
 def test_remove_takes_one_dataset_and_its_empty_folders(settings: Settings, tmp_path: Path) -> None:
     gone = put(settings.root, "minari:a/b-v0@1")
     kept = put(settings.root, "minari:a/c-v0@1")
@@ -133,11 +141,7 @@ def test_a_dataset_that_cannot_be_deleted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = entry_at(put(settings.root, "local:a@1"))
-
-    def refuse(self: Path, missing_ok: bool = False) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse(errno.EACCES))
     with pytest.raises(AccessError, match=r"manifest\.json cannot be deleted: Permission denied"):
         remove(entry)
 
@@ -182,13 +186,8 @@ def test_limits_of_the_system_are_not_called_damage(
 ) -> None:
     folder = put(settings.root, "local:a@1")
     reader = open_reader(folder)
-
-    def refuse(*_: object, **__: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "open", refuse)
-    monkeypatch.setattr(np, "memmap", refuse)
-    monkeypatch.setattr(Path, "open", refuse)
+    for place, name in ((os, "open"), (np, "memmap"), (Path, "open")):
+        monkeypatch.setattr(place, name, refuse(number))
     for act in (
         lambda: read_manifest(folder),
         lambda: reader.step(("action",)),

@@ -29,6 +29,20 @@ def transitions(folder: Path) -> int:
 class KilledError(BaseException): ...
 
 
+def publish_and_fail(staged: Path, home: Path, error: BaseException) -> None:
+    """Publish a dataset whose last rename fails."""
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self == staged:
+            raise error
+        return rename(self, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        publish(staged, home)
+
+
 def test_versions_of_this_package_name_a_lock_alike() -> None:
     assert lock_name(f"local/{'a' * 60}") == f"{'a' * 40}-5ba03dcc00"
 
@@ -46,22 +60,12 @@ def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["conversion", "resume"])
-def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(
-    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(self: Path, target: Path) -> Path:
-        if self.name == "dataset":
-            raise KilledError
-        return rename(self, target)
-
-    rename, home = Path.rename, tmp_path / "root" / "d"
+def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(by: str, tmp_path: Path) -> None:
+    home, staged = tmp_path / "root" / "d", tmp_path / f"{lock_name('local/a')}.dead"
     write_toy(home, [toy_batch([2])])
-    staged = tmp_path / f"{lock_name('local/a')}.dead"
     write_toy(staged / "dataset", [toy_batch([3])])
-    monkeypatch.setattr(Path, "rename", killed)
     with pytest.raises(KilledError):
-        publish(staged / "dataset", home)
-    monkeypatch.undo()
+        publish_and_fail(staged / "dataset", home, KilledError())
     assert not home.exists()
     if by == "resume":
         recover(staged / "dataset", home)
@@ -72,28 +76,17 @@ def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(
     assert transitions(home) == 2
 
 
-def test_publishing_replaces_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "root" / "local" / "d"
-    write_toy(tmp_path / "s" / "one", [toy_batch([2])])
-    publish(tmp_path / "s" / "one", home)
-    write_toy(tmp_path / "s" / "two", [toy_batch([3])])
-    rename = Path.rename
-
-    def failing(self: Path, target: Path) -> Path:
-        if self.name == "two":
-            raise OSError(errno.EIO, "broken")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", failing)
+def test_publishing_replaces_whole_or_not_at_all(tmp_path: Path) -> None:
+    home, staged = tmp_path / "root" / "local" / "d", tmp_path / "s" / "dataset"
+    write_toy(staged, [toy_batch([2])])
+    publish(staged, home)
+    write_toy(staged, [toy_batch([3])])
     with pytest.raises(AccessError):
-        publish(tmp_path / "s" / "two", home)
+        publish_and_fail(staged, home, OSError(errno.EIO, "broken"))
     assert transitions(home) == 2
-    monkeypatch.undo()
-    publish(tmp_path / "s" / "two", home)
+    publish(staged, home)
     assert transitions(home) == 3
-    assert list((tmp_path / "s").iterdir()) == []
+    assert list(staged.parent.iterdir()) == []
 
 
 def test_all_is_on_the_disk_before_the_rename_and_the_rename_after_it(
@@ -112,48 +105,38 @@ def test_all_is_on_the_disk_before_the_rename_and_the_rename_after_it(
 def test_a_small_disk_is_met_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 20)
-    with pytest.raises(NoSpaceError, match=r"1\.0 MiB free"):
-        write_toy(tmp_path / "d", [toy_batch([20])])
-    assert [p for p in (tmp_path / "d").rglob("*") if p.is_file() and p.stat().st_size] == []
-    monkeypatch.setattr(files, "free_bytes", lambda _: 2 << 20)  # a small dataset needs little
-    write_toy(tmp_path / "small", [toy_batch([20])])
-
-
-def test_the_space_for_all_rows_is_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also for the row of observations that each episode has more than steps."""
     batch = toy_batch([100] * 50)
-    manifest = write_toy(tmp_path / "d", [batch])
-    rows = sum(
-        x["size"]
-        for name, x in manifest.digests.items()
-        if "rows." in name and "episodes" not in name
-    )
-    monkeypatch.setattr(files, "free_bytes", lambda _: writer.with_margin(rows) - 1)
-    with pytest.raises(NoSpaceError):
-        write_toy(tmp_path / "lacks one byte", [batch])
+    digests = write_toy(tmp_path / "whole", [batch]).digests
+    rows = [name for name in digests if name.endswith("rows.memmap") and "episodes" not in name]
+    enough = writer.with_margin(sum(digests[name]["size"] for name in rows))
+    monkeypatch.setattr(files, "free_bytes", lambda _: enough - 1)
+    with pytest.raises(NoSpaceError, match=r"1\.\d MiB free"):
+        write_toy(tmp_path / "d", [batch])
+    assert [p for p in (tmp_path / "d").rglob("*") if p.is_file() and p.stat().st_size] == []
+    monkeypatch.setattr(files, "free_bytes", lambda _: enough)
+    write_toy(tmp_path / "fits", [batch])
 
 
 def test_files_of_the_users_stay_where_a_dataset_is_replaced(tmp_path: Path) -> None:
     home, staging = tmp_path / "root" / "d", tmp_path / "staging"
     write_toy(home, [toy_batch([3])])
-    (home / "notes.txt").write_text("mine")
+    texts = {
+        "notes.txt": "mine",
+        "plots/a.png": "mine too",
+        "ted/action.memmap": "and this",
+        "ted/action.memmap.kept": "of an earlier replacement",
+    }
     (home / "plots" / "empty").mkdir(parents=True)
-    (home / "plots" / "a.png").write_text("mine too")
     (home / "ted").mkdir()
-    (home / "ted" / "action.memmap").write_text("and this")
-    (home / "ted" / "action.memmap.kept").write_text("of an earlier replacement")
+    for name, text in texts.items():
+        (home / name).write_text(text)
     write_toy(staging / "dataset", [toy_batch([5])], layout="ted")
     kept = publish(staging / "dataset", home)
     assert transitions(home) == 5
-    names = ["notes.txt", "plots/a.png", "plots/empty", "ted/action.memmap.kept"]
-    names.append("ted/action.memmap.kept.kept")
+    texts["ted/action.memmap.kept.kept"] = texts.pop("ted/action.memmap")
+    names = sorted([*texts, "plots/empty"])
     assert [path.relative_to(home).as_posix() for path in kept] == names
-    assert (home / "notes.txt").read_text() == "mine"
-    assert (home / "ted/action.memmap.kept").read_text() == "of an earlier replacement"
-    assert (home / "ted/action.memmap.kept.kept").read_text() == "and this"
+    assert {name: (home / name).read_text() for name in texts} == texts
     assert list(staging.iterdir()) == []
     assert [problem.file for problem in verify(home)] == names
     # and where the process was killed before they were moved
