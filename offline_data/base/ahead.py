@@ -20,10 +20,7 @@ class Ahead(Generic[T]):
     An exception of the iterator is raised at its position, and by every later `next`. `close` stops
     the thread. Not thread-safe.
 
-    Args:
-        values: The iterator, used by the thread only; a generator is closed at the end.
-        count: Maximum number of values prepared ahead.
-        name: Name of the thread.
+    At most `count` values are prepared. The iterator is used by the thread only; a generator is closed.
 
     Example:
         >>> from contextlib import closing
@@ -49,7 +46,6 @@ class Ahead(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """Return the next value; raises what the iterator raises."""
         if self._ended is not None:
             raise self._ended
         value, self._ended = self._made.get()

@@ -150,12 +150,9 @@ def resolve_settings(
     Mirrors are those of the environment, then those of the config file.
 
     Args:
-        root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the config file's, else the
-            platform's user cache folder.
-        offline: None: offline if `OFFLINE_DATA_OFFLINE` or `HF_HUB_OFFLINE` is set, online if
-            `OFFLINE_DATA_OFFLINE` is false, else the config file's value, else online.
-        workers: Number of processes, or None for `OFFLINE_DATA_WORKERS`, else the config file's,
-            else the cores of this machine.
+        root: Defaults to the platform's user cache folder.
+        offline: Defaults to False. `HF_HUB_OFFLINE` can only set it.
+        workers: Defaults to the cores of this machine.
         environ: The environment to read, config file included; None: this process's.
 
     Raises:
@@ -378,12 +375,8 @@ def check_values(value: dict[str, Any], path: Path) -> dict[str, Any]:
 def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None) -> Path:
     """Set `root`, `offline` or `workers` in the config file; returns its path.
 
-    The rest of the file is unchanged, including comments. Nothing is written that could not be read
-    back.
-
-    Raises:
-        UsageError: Another key, an invalid value, or the file is not TOML.
-        AccessError: The file cannot be written.
+    The rest of the file is unchanged, including comments. Raises `AccessError`, and `UsageError` for
+    another key, an invalid value and a file that is not TOML.
     """
     import tomlkit
 
@@ -442,14 +435,9 @@ def editor_command(environ: Mapping[str, str] | None = None) -> list[str]:
 def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
     """Return a mirror with its replacement as a URL.
 
-    Args:
-        prefix: Prefix of original URLs, including the scheme.
-        replacement: An `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder.
-        where: Variable, or file and key, that contains it, for the message.
-
-    Raises:
-        UsageError: One of the two is malformed, or only the prefix ends with a slash, so that the
-            rest of the URL would be appended to the last name of the replacement.
+    That is an `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder. Raises
+    `UsageError` if one of the two is malformed, or only the prefix ends with a slash, so that the rest
+    of the URL would be appended to the last name of the replacement.
 
     Example:
         >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
@@ -481,7 +469,6 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
 
 
 def _parse_mirrors(text: str) -> list[Mirror]:
-    """Parse `PREFIX=REPLACEMENT;…` from the environment, in order."""
     pairs = []
     for item in filter(None, map(str.strip, text.split(";"))):
         prefix, _, replacement = map(str.strip, item.partition("="))

@@ -73,9 +73,7 @@ def free_memory() -> int | None:
 def map_privately(path: Path, size: int) -> mmap.mmap:
     """Map the first `size` bytes of a file; writing changes this process's memory, not the file.
 
-    Raises:
-        NotFoundError: The file is missing or too short.
-        AccessError: It cannot be read or mapped.
+    Raises `NotFoundError` if it is missing or too short, and `AccessError`.
     """
     try:
         with path.open("rb") as file:
@@ -237,10 +235,7 @@ def file_lock(
 
 
 def unless_locked(path: Path, act: Callable[[], object]) -> bool:
-    """Call `act` while holding the lock; returns False if another process holds it.
-
-    Raises like `file_lock`.
-    """
+    """Call `act` while holding the lock; False: another process holds it. Raises like `file_lock`."""
     if (handle := _try_lock(path)) is None:
         return False
     try:

@@ -78,8 +78,7 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
     `-v` and a number, it is Minari's. An id without a source is an error unless `default_source` is
     given.
 
-    Raises:
-        InvalidIdError: An empty part, or an id whose folder would leave the root.
+    Raises `InvalidIdError`, also for an id whose folder would leave the root.
 
     Example:
         >>> parse_id("d4rl:halfcheetah-medium-v2")
@@ -180,12 +179,6 @@ def did_you_mean(
 ) -> str | None:
     """Return a question that offers up to `count` similar known names; None if none is similar.
 
-    Args:
-        wanted: The unknown name.
-        known: Known names.
-        count: Maximum number of names.
-        shown: Formats a name, such as `repr` or `"d4rl:{}".format`.
-
     Example:
         >>> did_you_mean("clp", ["clip", "cast"])
         'did you mean clip?'
@@ -213,15 +206,8 @@ def unknown(
 ) -> _Error:
     """Return the error for an unknown name; its hint offers the most similar known ones.
 
-    Args:
-        error: Type of the error.
-        problem: Beginning of the message, before the name: `There is no leaf`, `/data has no split`.
-        name: The unknown name.
-        known: Known names.
-        hint: Next step if no known name is similar.
-        count: Maximum number of similar names.
-        shown: Formats a similar name.
-        listed: Whether the message lists all known names.
+    `problem` is the beginning of the message, before the name; `hint` is for a name that no known one is
+    similar to; `listed`: the message lists all known names. Others: see `did_you_mean`.
 
     Example:
         >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])

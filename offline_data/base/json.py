@@ -25,10 +25,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -> Any:
-    """Read a regular file of JSON; see `parse_json`.
-
-    Raises `NotFoundError`, `AccessError`, `FormatError`.
-    """
+    """Read a regular file of JSON; raises what `read_whole` and `parse_json` raise."""
     return parse_json(read_whole(path, max_bytes), str(path), finite=finite)
 
 
@@ -43,14 +40,12 @@ def read_whole(path: Path, max_bytes: int) -> bytes:
 def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
     r"""Parse JSON, refusing input on which `json.loads` is too lenient or fails.
 
-    Args:
-        data: UTF-8, with or without a byte-order mark, or text.
-        where: The file, or a field of it, for messages.
-        finite: Whether to refuse `NaN`, `Infinity` and numbers beyond float64.
+    `finite`: also refuse `NaN`, `Infinity` and numbers beyond float64.
 
     Raises:
-        FormatError: Not UTF-8, not JSON, nested deeper than `MAX_DEPTH`, a key that occurs twice
-            in an object, half of a surrogate pair, an integer of more than 400 digits.
+        FormatError: Not UTF-8 (a byte-order mark is allowed), not JSON, nested deeper than
+            `MAX_DEPTH`, a key that occurs twice in an object, half of a surrogate pair, an integer
+            of more than 400 digits.
 
     Example:
         >>> parse_json(b'{"rows": [1, 2.5, null]}', "here")

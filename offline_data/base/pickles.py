@@ -107,10 +107,7 @@ _names: dict[type, str] = {}
 
 @cache
 def named(name: str) -> Any:
-    """Return the class of a name in pickles, or its method: `Manifest`, `EncodedColumn.of`.
-
-    Raises `AttributeError` if there is none.
-    """
+    """Return the class of a name in pickles, or its method (`Manifest`); raises `AttributeError`."""
     name, _, method = name.partition(".")
     where = f"offline_data.{_MODULES[name]}" if name in _MODULES else "offline_data"
     found = getattr(import_module(where), name)

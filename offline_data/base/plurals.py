@@ -9,10 +9,7 @@ from typing import SupportsInt
 def plural(count: SupportsInt, singular: str, plural: str | None = None) -> str:
     """Return a count with its noun, and its verb if there is one.
 
-    Args:
-        count: A whole number.
-        singular: Words after 1.
-        plural: Words after any other number; None appends an s to `singular`.
+    `singular` are the words after 1, `plural` those after any other number: one with an s, if None.
 
     Example:
         >>> plural(1, "row"), plural(2000, "row"), plural(0, "row has", "rows have")

@@ -56,7 +56,6 @@ class SilentProgress:
 
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:  # noqa: ARG002
-        """Open a task that ignores everything."""
         yield self
 
     def note(self, message: str) -> None:
@@ -79,18 +78,14 @@ class LoggedNotes(SilentProgress):
     """Passes notes to the logger `offline_data`, as warnings in the words of Python; draws nothing."""
 
     def note(self, message: str) -> None:
-        """Log it."""
         _log.warning("%s", in_python(message))
 
 
 class ProgressBars(LoggedNotes):
     """Draws a bar on stderr for each task that is older than `delay` seconds; threads may share it.
 
-    A bar is drawn in a terminal, and in a notebook that has ipywidgets, and goes when its task ends.
-
-    Args:
-        delay: Seconds.
-        everywhere: Whether bars are also written where stderr is neither, and stay.
+    A bar is drawn in a terminal, and in a notebook that has ipywidgets, and goes when its task ends;
+    with `everywhere` it is also written where stderr is neither, and stays.
     """
 
     def __init__(self, delay: float = DELAY, *, everywhere: bool = False) -> None:
@@ -101,7 +96,6 @@ class ProgressBars(LoggedNotes):
 
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:
-        """Open a task; its bar is removed when the block ends."""
         bar = _Bar(self._lock, label, total, unit)
         timer = threading.Timer(self._delay, self._draw, [bar])
         timer.daemon = True
@@ -195,7 +189,6 @@ class _Bar:
 
 
 def _can_draw(console: Any) -> bool:
-    """Return True in a terminal, and in a notebook that can change what it shows."""
     if console.is_jupyter:
         return find_spec("ipywidgets") is not None
     return bool(console.is_terminal)

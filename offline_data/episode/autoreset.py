@@ -49,7 +49,7 @@ def undo_autoreset(
 
     Args:
         batches: The episodes of one environment, in the order of the recording.
-        mode: Mode of the environment.
+        mode: Of the environment.
         first: Whether the first batch begins with the first episode.
     """
     for batch in batches:

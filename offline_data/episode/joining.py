@@ -41,13 +41,8 @@ def join_episodes(
     `skip_bad`, an episode that raises `FormatError` or differs is skipped, and a `FormatError` from
     the iterator itself skips the rest; the last batch may then have no episodes.
 
-    Args:
-        readings: The place of an episode, for messages, and a callable that reads it, or several.
-        skip_bad: `Release.options.skip_bad_episodes`.
-        budget: Bytes of a batch, with text and images in their stored form.
-
-    Raises:
-        FormatError: Without `skip_bad`; names the place.
+    A reading is the place of an episode, for messages, and a callable that reads it, or several.
+    Without `skip_bad`, raises `FormatError`, which names the place.
 
     Example:
         >>> from functools import partial
@@ -104,9 +99,7 @@ def join_episodes(
 def skip_hint(good: int, others: Iterable[Callable[[], object]]) -> str:
     """Return the hint for a bad episode: to skip it, unless the episodes next to it are bad as well.
 
-    Args:
-        good: Number of episodes that were read before.
-        others: Read the episodes after it; some are called. `FormatError`: they are bad as well.
+    `good` episodes were read before it; `others` read those after it, and some are called.
 
     Example:
         >>> skip_hint(0, [lambda: None])
@@ -129,10 +122,7 @@ def skip_hint(good: int, others: Iterable[Callable[[], object]]) -> str:
 
 
 def with_place(error: FormatError, where: str, advice: str = SKIP_HINT) -> FormatError:
-    """Return the error of an episode with its place, and a hint how to skip it.
-
-    One whose file was not downloaded is not bad.
-    """
+    """Return the error of an episode with its place, and how to skip it if it was downloaded."""
     hints = [error.shell_hint] if error.shell_hint == LFS_PULL else [error.shell_hint, advice]
     hint = "; ".join(filter(None, hints))
     return FormatError(f"{where}: {error.message}", hint=hint)

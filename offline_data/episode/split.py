@@ -30,13 +30,8 @@ def split_episodes(
 ) -> dict[str, Numbers]:
     """Divide `count` episodes at random by shares; machine-independent for equal arguments.
 
-    With `pairs`, episodes `2 n` and `2 n + 1` stay together.
-
-    Returns:
-        Episode numbers of each share, ascending, int64, disjoint. Shares that sum to 1 cover all.
-
-    Raises:
-        UsageError: Invalid shares or seed, or a share without any episode.
+    With `pairs`, episodes `2 n` and `2 n + 1` stay together. Returns the numbers of each share, ascending,
+    int64, disjoint; shares that sum to 1 cover all. Raises `UsageError`.
 
     Example:
         >>> {name: len(part) for name, part in split_episodes(7, {"a": 0.5, "b": 0.5}, 0).items()}

@@ -165,7 +165,6 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return np.array(column) if self._view is None else column
 
     def _leaf(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
         mapped = self._view_rows(table, key, rows)
         if mapped is not None:
             return mapped
@@ -223,9 +222,8 @@ def whole_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Return all rows of a dataset: leaves with a file of their own as private maps, else copies.
 
-    Raises:
-        UsageError: An unknown name; `"episodes"` of a dataset with end flags inside of episodes; or
-            copies that take more than the free memory.
+    Raises `UsageError` for an unknown name, what `DatasetArrays` refuses, and copies that take more
+    than the free memory.
     """
     last = reader.last_rows
     rows = np.arange(reader.transitions)
@@ -252,7 +250,6 @@ def whole_arrays(
 
 
 def _check_names(arrays: DatasetArrays, names: Collection[str] | None) -> list[str]:
-    """Return the names of the arrays to read; raises `UsageError` for one that there is not."""
     if names is None:
         return list(arrays)
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))

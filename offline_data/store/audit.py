@@ -122,7 +122,6 @@ def _check_rows(
     first_episode: int,
     step: int,
 ) -> None:
-    """Compare rows of a batch with those on disk, and decode every `step`-th image."""
     found = reader.transitions_at(rows + first_row)
     for key, values in expected_columns(batch, rows, first_episode).items():
         column = reader.as_text(key, found.pop(key))

@@ -179,7 +179,6 @@ def _staging(settings: Settings) -> Iterator[CacheItem]:
 
 
 def _lock_of(staged: Path) -> Path:
-    """Return the lock that a process holds while it writes a staging folder."""
     return staged.with_name(f"{staged.name.rpartition('.')[0]}.lock")
 
 

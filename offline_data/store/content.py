@@ -121,14 +121,9 @@ class Content:
 def episode_digests(
     content: Content, leaves: Collection[Leaf] | None = None, progress: Progress = SILENT
 ) -> NDArray[np.uint8]:
-    """Compute the digest of each episode, `[E, 32]`; reads each row once, in bounded memory.
+    """Compute the digest of each episode, `[E, 32]`, of some leaves or all, in bounded memory.
 
-    Args:
-        content: The dataset.
-        leaves: Leaves to include; None: all.
-
-    Raises:
-        ManifestError, FormatError, AccessError: Files are damaged, or cannot be read.
+    Raises `ManifestError`, `FormatError`, `AccessError`: files are damaged, or cannot be read.
     """
     chosen = [leaf for leaf in content.specs if leaves is None or leaf in leaves]
     lengths = content.reader.lengths
@@ -152,7 +147,6 @@ def episode_digests(
 def _add_leaf(
     content: Content, leaf: Leaf, episodes: NDArray[np.int64], hashes: Sequence[Any]
 ) -> None:
-    """Add the rows of one leaf to the hashes of consecutive episodes."""
     starts, lengths = content.reader.starts[episodes], content.reader.lengths[episodes]
     if leaf[0] == EPISODES:
         _add_rows(content, leaf, episodes, [1] * len(hashes), hashes)

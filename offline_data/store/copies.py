@@ -37,13 +37,8 @@ def rename_dataset(
     and compared with their digests. A process that has the dataset open can go on reading it. Foreign
     files stay in the old directory.
 
-    Args:
-        entry: The dataset.
-        name: `NAME` or `local:NAME`.
-        force: Whether to replace a dataset of that name.
-
     Raises:
-        UsageError: A dataset of that name exists, or is this one.
+        UsageError: A dataset of that name exists, unless `force` is given, or is this one.
         IntegrityError: A file does not match the manifest; nothing has changed.
         InvalidIdError, AccessError, NoSpaceError: Of the name, of the disk.
     """
@@ -134,7 +129,6 @@ def _target_of(entry: Entry, name: str) -> DatasetId:
 
 
 def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
-    """Return the manifest of the new dataset: that of the old one, with its origin."""
     old = entry.manifest
     today = datetime.now(timezone.utc).date().isoformat()
     note = f"{'Renamed' if move else 'Copied'} from {entry.id} on {today}."
@@ -162,10 +156,7 @@ def place_file(
     move: bool,
     hint: str | None = "it was changed, or is damaged: restore it and try again",
 ) -> None:
-    """Link (`move`) or copy one file.
-
-    Raises `IntegrityError` with `hint` if a copy has another digest, or a link another size.
-    """
+    """Link (`move`) or copy a file; `IntegrityError` for another digest, or another size of a link."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if move:
         try:

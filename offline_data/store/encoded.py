@@ -108,7 +108,6 @@ class EncodedColumn:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one decoded row for an int, else a column of the indexed rows."""
         if not isinstance(index, slice) and np.ndim(index) == 0:
             row = range(len(self))[operator.index(index)]
             return np.asarray(self[row : row + 1])[0]
@@ -290,7 +289,6 @@ class PixelColumn:
         return self._column.__array__(dtype, copy)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield all rows, `[k, *shape]`, a few at a time."""
         return self._column.blocks()
 
 

@@ -78,7 +78,6 @@ def _derive_steps(manifest: Manifest) -> list[HistoryStep]:
 
 
 def _unite(histories: Iterable[Iterable[HistoryStep]]) -> tuple[HistoryStep, ...]:
-    """Return all steps in order, those that several histories share once."""
     steps: dict[tuple[str, ...], HistoryStep] = {}
     for step in (step for history in histories for step in history):
         steps.setdefault((step.action, step.id, step.created), step)

@@ -74,11 +74,7 @@ _DURABLE = 64 << 20
 
 
 class DamagedPartError(IntegrityError):
-    """The files of a part do not match its manifest.
-
-    Attributes:
-        part: Its number among the parts.
-    """
+    """The files of a part, the one of number `part`, do not match its manifest."""
 
     def __init__(self, message: str, *, hint: str | None = None, part: int = -1) -> None:
         super().__init__(message, hint=hint)
@@ -158,9 +154,8 @@ def join(
     Args:
         parts: The directories, at least one, of equal layout and schema.
         folder: The new directory; may contain the work of an interrupted call.
-        header: Manifest without tables, counts, digests and statistics. Notes and dropped leaves of
-            the parts are added.
-        names: Names of the parts in messages; None: those of their folders.
+        header: Manifest to which tables, counts, digests, notes and dropped leaves are added.
+        names: Names of the parts in messages, else those of their folders.
         consume: Whether parts may be deleted as their rows are written.
 
     Raises:
@@ -352,10 +347,7 @@ def _check_small_files(part: RowsPart) -> None:
 
 
 def joined_parts(parts: Sequence[Path], folder: Path) -> int:
-    """Return how many leading parts have all their rows in an unfinished join.
-
-    Only the manifests of these parts are needed.
-    """
+    """Return how many leading parts, by their manifests, have all rows in an unfinished join."""
     try:
         journal = read_json(_journal(folder))
         done = journal["parts"]
@@ -376,13 +368,11 @@ def _journal(folder: Path) -> Path:
 
 
 def _identity(manifests: Sequence[Manifest]) -> str:
-    """Return digits that identify the parts."""
     told = "".join(one.sha256 or json.dumps(one.to_json(), default=str) for one in manifests)
     return hashlib.sha256(f"{len(manifests)} {told}".encode()).hexdigest()
 
 
 def _check_same(first: Manifest, other: Manifest, first_name: str, name: str) -> None:
-    """Raise `FormatError` at the first leaf that differs between two parts."""
     tables = [*dict.fromkeys([*first.tables, *other.tables])]
     if (first.layout, first.two_copies) != (other.layout, other.two_copies):
         raise FormatError(f"{name} has another layout than {first_name}")
@@ -406,7 +396,6 @@ def _describe_leaf(leaf: LeafSpec | None) -> str:
 
 
 def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any]]:
-    """Sum up the counts, and the rows compared with the source."""
     counts = DatasetCounts()
     for manifest in manifests:
         counts.add_counted(manifest.counts, manifest.non_finite)
@@ -453,10 +442,7 @@ def _changes(
     sizes: Mapping[str, int],
     videos: Mapping[str, NDArray[np.int32]],
 ) -> dict[str, list[_Change]]:
-    """Return the changes in each file of a part, and add its words to the joined vocabularies.
-
-    `episodes` and `sizes` are those of the parts before together, `videos` the new numbers of videos.
-    """
+    # `episodes` and `sizes` are those of the parts before together
     codes = {
         (table, key): words.encode(table, key, np.array([*known, None], object))
         for table, leaves in part.words.items()

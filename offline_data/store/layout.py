@@ -181,7 +181,6 @@ class TableSpec:
     """In the order in which they lie in a packed row, big ones last."""
 
     def __getitem__(self, key: Key) -> LeafSpec:
-        """Return the leaf called `key`; raises `KeyError`."""
         for leaf in self.leaves:
             if leaf.key == key:
                 return leaf

@@ -222,7 +222,6 @@ class Stored:
         return cls(entry.id, entry.path, entry.manifest, existed, perf_counter() - begin)
 
     def __repr__(self) -> str:
-        """Return id, counts, size and place, on one line."""
         return (
             f"Stored({self.id}, {plural(self.transitions, 'transition')}, "
             f"{plural(self.episodes, 'episode')}, {human_bytes(self.bytes)}, {str(self.path)!r})"
@@ -261,12 +260,8 @@ def entry_at(folder: Path) -> Entry:
 def find(root: Path, dataset: DatasetId, *, parts: bool = False) -> Entry | None:
     """Find a dataset under `root`: at its revision, else the newest whole one, else None.
 
-    Revisions that cannot be read are passed over with a warning if there is another one.
-
-    Args:
-        root: Folder of all datasets.
-        dataset: Its id.
-        parts: Whether to return a part of it (`Entry.partial`) if that is the only one on this disk.
+    Revisions that cannot be read are passed over with a warning if there is another one. With `parts`,
+    the only one on this disk may be a part (`Entry.partial`).
 
     Raises:
         NotFoundError: With `parts`, there are several parts and no whole dataset.
@@ -354,10 +349,7 @@ def locate_folders(text: str, settings: Settings) -> list[Path]:
 
 
 def requested_id(text: str) -> DatasetId:
-    """Parse an id; the path of a dataset directory is the id of what a copy of it is.
-
-    Raises `InvalidIdError`.
-    """
+    """Parse an id, or that of a copy of the dataset at a path; raises `InvalidIdError`."""
     if looks_like_path(text) or has_manifest(Path(text)):
         path = user_path(text, "the dataset").absolute()
         return parse_id(f"file://{os.path.normpath(path)}")
@@ -365,10 +357,7 @@ def requested_id(text: str) -> DatasetId:
 
 
 def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
-    """Return an id or a path as text; a path object is a path, even if its text could be an id.
-
-    Raises `UsageError` for anything else.
-    """
+    """Return an id or a path as text; the text of a path object is never an id. Raises `UsageError`."""
     if isinstance(dataset, (str, DatasetId)):
         return str(dataset)
     if not isinstance(dataset, os.PathLike):
@@ -408,9 +397,8 @@ def how_to_get(dataset: DatasetId) -> str:
 
 
 def remove(entry: Entry) -> int:
-    """Delete the files of one dataset, the manifest first; returns the bytes freed.
+    """Delete the files of one dataset, but no `foreign_files`; returns the bytes freed.
 
-    What the manifest does not list stays (see `foreign_files`), and the folder with it.
     Raises `NotFoundError`, `AccessError`.
     """
     read_manifest(entry.path)

@@ -301,8 +301,7 @@ def check_digest(folder: Path, manifest: Manifest) -> str | None:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a dataset directory.
 
-    Raises `NotFoundError`, `NewerFormatError`, `ManifestError` if it is damaged or breaks a rule
-    of `check_manifest`, and `AccessError`.
+    Raises `NotFoundError`, `AccessError`, and what `parse_manifest` raises.
     """
     try:
         data = read_whole(folder / MANIFEST, MAX_BYTES)
@@ -368,7 +367,6 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def _check_counts(counts: Mapping[str, int]) -> None:
-    """Check that counts are consistent: at least one episode, each of at least one transition."""
     rows, episodes = counts.get("transitions"), counts.get("episodes")
     if rows is None or episodes is None or not 1 <= episodes <= rows:
         raise ValueError(f"counts are {shown(rows)} transitions in {shown(episodes)} episodes")
@@ -422,7 +420,6 @@ def _check_pairs(leaves: Mapping[str, Mapping[Key, LeafSpec]], two_copies: set[K
 
 
 def _check_table(table: str, spec: TableSpec, sizes: Mapping[str, int]) -> dict[Key, LeafSpec]:
-    """Check every leaf of a table; returns them by key."""
     by_key: dict[Key, LeafSpec] = {}
     extents: dict[str, list[tuple[int, int, int]]] = {}
     for leaf in spec.leaves:

@@ -121,9 +121,8 @@ def check_amendable(entry: Entry) -> None:
 def amend_manifest(entry: Entry, staging: Path, progress: Progress, **fields: Any) -> None:
     """Replace fields of the manifest of a published dataset, atomically and under its lock.
 
-    Raises:
-        IntegrityError: The manifest is damaged, or the dataset was replaced since `entry` was read.
-        AccessError, NoSpaceError: Of the disk.
+    Raises `IntegrityError` if the manifest is damaged, or the dataset was replaced since `entry` was
+    read, and `AccessError`, `NoSpaceError`.
     """
     with dataset_lock(staging, entry.id.folder, progress), disk_errors(entry.path):
         found = entry_at(entry.path).manifest

@@ -206,10 +206,7 @@ class DatasetReader:
         return self.leaf(self.steps_table, key)
 
     def words(self, key: Key, *tables: str) -> list[str] | None:
-        """Return the vocabulary of a leaf, by TED key, of steps, observations or given tables.
-
-        None if it is not a text leaf.
-        """
+        """Return the vocabulary of a leaf of steps, observations or given tables; None: no text."""
         for table in tables or (STEPS, OBSERVATIONS, TED):
             found = _words_of(self.vocabularies.get(table, {}), key)
             if found is not None:
@@ -222,10 +219,7 @@ class DatasetReader:
         return values if words is None else decode(values, words)
 
     def observations_at(self, key: Key, rows: NDArray[np.int64], *, after: bool) -> NDArray[Any]:
-        """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`.
-
-        Encoded leaves stay encoded; see `leaf`.
-        """
+        """Gather an observation leaf before (or after) the action of each of `rows`; see `leaf`."""
         if TED in self.manifest.tables:
             return np.asarray(self.leaf(TED, next_of(key) if after else key)[rows])
         found = rows + self.step(EPISODE)[rows].astype(np.int64) + int(after)
@@ -403,7 +397,6 @@ def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
 
 
 def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
-    """Return the vocabularies by table and key; raises `ValueError` for another form."""
     words: dict[str, dict[Key, list[str]]] = {}
     for entry in entries if isinstance(entries, list) else [entries]:
         match entry:

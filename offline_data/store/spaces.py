@@ -47,7 +47,6 @@ class LeafSpace:
             raise ValueError("a lower bound is above its upper one")
 
     def __str__(self) -> str:
-        """Return it in words: `float32[2], -1 to 1`."""
         shape = str(list(self.low.shape)) if self.low.shape else ""
         if (np.isneginf(self.low) & np.isposinf(self.high)).all():
             return f"{self.dtype}{shape}, unbounded"
@@ -78,10 +77,7 @@ def observed_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
 def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
     """Return the spaces of leaves of observations and actions that the source declares.
 
-    Those of another shape are left out, see `mismatched_spaces`; text has none.
-
-    Raises:
-        FormatError: A space cannot be read.
+    Those of another shape are left out, see `mismatched_spaces`; text has none. Raises `FormatError`.
     """
     found = {}
     for root in _DECLARED:
@@ -93,10 +89,7 @@ def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
 
 
 def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
-    """Return for leaves below a root why their declared space contains no row, whatever its values.
-
-    Raises `FormatError`, see `declared_spaces`.
-    """
+    """Return for leaves below a root why their declared space contains no row; raises `FormatError`."""
     found = {}
     for key, space, leaf in _declared_below(reader, root):
         shape = list(space.low.shape)

@@ -116,9 +116,7 @@ def moments_of(values: NDArray[np.generic]) -> Moments:
 def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> Moments:
     """Measure each item of the rows of a leaf, block by block, without extremes.
 
-    Args:
-        values: `[n, *shape]` real numbers with any strides; not written to.
-        counted: `[n]` mask of the rows to include; None: all.
+    `values` are real numbers `[n, *shape]` with any strides, `counted` a mask `[n]` of those to include.
     """
     shape = values.shape[1:]
     step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))
@@ -133,7 +131,6 @@ def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None)
 
 
 def _block_moments(values: NDArray[Any]) -> Moments:
-    """Measure each item of some rows at once."""
     shape, rows = values.shape[1:], len(values)
     flat = values.reshape(rows, prod(shape))
     # With few items per row, summing contiguous columns is several times faster.

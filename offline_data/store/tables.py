@@ -107,10 +107,7 @@ class Schema:
         return int(sum(c.row_bytes * rows for table, rows in tables for c in table.values()))
 
     def conform(self, batch: EpisodeBatch, first_episode: int) -> None:
-        """Raise `FormatError` unless every column of `batch` conforms to this schema.
-
-        `first_episode` is the number of its first episode in the dataset, for the message.
-        """
+        """Raise `FormatError`, which names the episodes, unless all columns conform to this schema."""
         where = f"episodes {first_episode} to {first_episode + len(batch.lengths) - 1}"
         for what, columns, found in (
             ("step", self.steps, batch.steps),
@@ -374,7 +371,6 @@ class TableWriter:
 
 
 def _record(leaves: list[LeafSpec]) -> np.dtype[Any]:
-    """Return the structured dtype of a row of a file of these leaves."""
     return np.dtype(
         {
             "names": [str(i) for i in range(len(leaves))],
@@ -406,7 +402,6 @@ class LayoutWriter:
 
     @property
     def linked(self) -> dict[str, dict[str, Any]]:
-        """Digests of the files of videos so far."""
         return {k: entry for table in self._writers.values() for k, entry in table.linked.items()}
 
     def append(self, batch: EpisodeBatch, first_episode: int) -> None:

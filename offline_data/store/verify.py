@@ -184,7 +184,6 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
 
 
 def _compare_steps(reader: DatasetReader) -> Iterator[Problem]:
-    """Compare the episode table and the counts with the rows of steps, `_ROWS` at a time."""
     columns = {key[0]: np.asarray(column) for key, column in reader.episodes.items()}
     rows, steps = reader.transitions, reader.steps_table
     last = reader.last_rows

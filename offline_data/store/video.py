@@ -104,12 +104,7 @@ class VideoColumn(EncodedColumn):
     In place of the bytes of an image, a row has 40 that identify its frame: the SHA-256 of the file
     and the number of the frame.
 
-    Args:
-        files: The files.
-        frames: int32 `[R, 2]`: number of the file and of the frame.
-        kind: `video`, and the dtype and shape of a decoded frame.
-        where: Name for messages.
-        rows: Rows of `frames` that belong to the column; None: all.
+    `frames` are int32 `[R, 2]`: number of the file and of the frame.
     """
 
     def __init__(
@@ -252,7 +247,6 @@ class VideoColumn(EncodedColumn):
         self.pairs()
 
     def check_decoding(self, step: int) -> None:
-        """Decode every `step`-th run from a key frame to the next; raises `FormatError`."""
         codes, first = np.unique(self._codes(), return_index=True)
         for begin, stop in self._runs_of(codes)[::step]:
             for _ in self[first[begin:stop]].blocks():
@@ -271,10 +265,6 @@ class VideoColumn(EncodedColumn):
                     yield pixels[None]
 
     def problem(self) -> str | None:
-        """Return what is wrong with a whole leaf of a dataset, or None; decodes nothing.
-
-        Times are compared with those of the packets, where PyAV is installed.
-        """
         try:
             self.pairs()
             for file in self._files:
@@ -286,7 +276,7 @@ class VideoColumn(EncodedColumn):
                     return f"has other times in {file.times} than in {file.path}"
                 if (opened.dtype, opened.shape) != self._kind[1:]:
                     return f"has frames of {opened.dtype} {list(opened.shape)} in {file.path}"
-        except MissingDependencyError:
+        except MissingDependencyError:  # without PyAV, times are not compared with those of packets
             return None
         except FormatError as error:
             return f"has a row that cannot be decoded: {error.message}"
@@ -294,11 +284,7 @@ class VideoColumn(EncodedColumn):
 
 
 class VideoWriter:
-    """Writes rows of a leaf of videos; the methods are those of a `Sink`.
-
-    Attributes:
-        linked: Digests of the files of videos so far.
-    """
+    """Writes rows of a leaf of videos; `linked` has the digests of their files so far."""
 
     def __init__(
         self,
@@ -312,7 +298,6 @@ class VideoWriter:
         append(leaf.file, b"")
 
     def append(self, rows: Any) -> None:
-        """Append the rows of a `VideoColumn`, and files that are new; raises `FormatError`."""
         files, frames = rows.used()
         for file in files:
             number = self._numbers.setdefault(file.sha256, len(self._numbers))

@@ -80,7 +80,6 @@ class HashedFile:
         self._hash, self._synced = hashlib.sha256(), -1
 
     def append(self, data: memoryview) -> None:
-        """Write and hash bytes."""
         rest = data
         while len(rest):
             rest = rest[self.handle.write(rest) :]
@@ -132,7 +131,6 @@ class Sink:
             file.handle.close()
 
     def append(self, name: str, data: Any) -> None:
-        """Append a contiguous array or bytes to file `name`; `data` must not change afterwards."""
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
 
         def write() -> None:
@@ -145,8 +143,6 @@ class Sink:
         self.run(write)
 
     def link(self, name: str, source: Path, digest: Digest) -> None:
-        """Make file `name` a hard link to one of known size and sha256, or a copy."""
-
         def write() -> None:
             place_file(source.resolve(), self.folder / name, digest, SILENT, move=True)
             self._linked[name] = digest
@@ -184,7 +180,6 @@ class DatasetCounts:
         self.skipped: dict[Skipped, None] = {}
 
     def add(self, batch: EpisodeBatch) -> None:
-        """Add one batch."""
         self.skipped.update(dict.fromkeys(batch.skipped))
         self.notes = join_notes((*self.notes, *batch.notes, *batch.warnings))
         if not len(batch.lengths):
@@ -240,9 +235,7 @@ class DatasetWriter:
     Args:
         folder: An empty or absent folder; not cleaned up after an error.
         header: Manifest with layout and the fields about the source.
-        audit: How many rows are read back and compared.
-        part: Share of the dataset that is written; see `Audit`.
-        announced: Number of rows to come.
+        audit, part: See `Audit`.
 
     Raises:
         FormatError: A batch does not conform to the first one.
