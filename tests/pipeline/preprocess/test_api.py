@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +26,7 @@ from torchrl.envs.transforms import (
 
 import offline_data
 from offline_data.base.config import Settings
-from offline_data.base.errors import StepError, UsageError
+from offline_data.base.errors import UsageError
 from offline_data.pipeline.preprocess.functions import vectorize
 from offline_data.pipeline.preprocess.steps.columns import Clip
 from offline_data.rows.storage import DatasetStorage
@@ -110,28 +109,6 @@ def test_every_argument_of_torchrl(ds: Any, folder: Path, tmp_path: Path) -> Non
         num_frames=9,
     )
     check(tmp_path / "out", mapped(cut(episodes_of(folder), 9), plain_thirds))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"dim": 1},
-        {"index_with_generator": True},
-        {"mp_start_method": "thread"},
-        {"seed": 3, "generator": torch.Generator()},
-        {"engine": "dask"},
-        {"pool": 5},
-        {"chunksize": 3, "num_chunks": 2},
-        {"num_frames": 0},
-        {"by": "column"},
-        {"name": "x"},
-        {"dest": None},
-    ],
-)
-def test_arguments_that_cannot_be_meant(ds: Any, tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        ds.preprocess(thirds, **{"dest": tmp_path / "out", **wrong})
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_example_of_torchrl(folder: Path) -> None:
@@ -372,80 +349,10 @@ def test_a_function_of_a_file(images: Any, tmp_path: Path) -> None:
     assert torch.equal(found[:]["action"], images[:]["action"] * 2)
 
 
-class Odd(BaseException):
-    """Neither an Exception nor an exit."""
-
-
-class Speechless(Exception):  # noqa: N818
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-def raises(error: BaseException) -> Callable[[Any], Any]:
-    def fn(_: Any) -> Any:
-        raise error
-
-    return fn
-
-
-def endless(td: Any) -> Any:
-    return endless(td)
-
-
-def holds_itself(_: Any) -> Any:
-    out: dict[str, Any] = {}
-    out["self"] = out
-    return out
-
-
-FIRST = r"row 0 \(episode 0, step 0\)"
-
-
-HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "os._exit": (lambda _: os._exit(0), rf"failed on {FIRST}: SystemExit: it calls os._exit\(0\)"),
-    "late os._exit": (
-        lambda td: os._exit(0) if td["index"].item() == 14 else td,
-        r"failed on row 14 \(episode 3, step 2\): SystemExit: it calls os._exit\(0\)",
-    ),
-    "SystemExit": (raises(SystemExit(3)), f"failed on {FIRST}: SystemExit: 3"),
-    "GeneratorExit": (raises(GeneratorExit()), f"failed on {FIRST}: GeneratorExit"),
-    "BaseException": (raises(Odd("odd")), f"failed on {FIRST}: Odd: odd"),
-    "without text": (raises(Speechless()), f"failed on {FIRST}: Speechless"),
-    "MemoryError": (raises(MemoryError()), f"failed on {FIRST}: MemoryError"),
-    "recursion": (endless, f"failed on {FIRST}: RecursionError"),
-    "holds itself": (holds_itself, f"holds itself, nested without end for {FIRST}"),
-    "nested tensor": (
-        lambda td: {"z": torch.nested.nested_tensor([td["action"], td["action"][:0]])},
-        f"'z' as a tensor on device cpu.* for {FIRST}; expected values that can be read",
-    ),
-    "huge": (
-        lambda _: {"z": torch.zeros(1).expand(1 << 46)},
-        rf"'z' as \[70368744177664\] for {FIRST}; expected .* rows of it that fit into memory",
-    ),
-    "no text": (lambda td: {"\ud800": td["action"]}, rf"a leaf \('\\ud800',\) for {FIRST}"),
-    "generator": (lambda td: (x for x in [td]), f"returned a generator for {FIRST}"),
-    "ragged": (
-        lambda td: {"z": torch.zeros(int(td["index"]) // 9 + 1)},
-        r"'z' as float32 \[2\] for row 9 .*; expected float32 \[1\] as before",
-    ),
-}
-
-
 @pytest.fixture
 def toy(tmp_path: Path) -> Any:
     write_toy(tmp_path / "toy", [toy_batch([4] * 4)])
     return offline_data.open_dataset(tmp_path / "toy")
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("name", HOSTILE)
-def test_one_error_that_names_the_row(toy: Any, tmp_path: Path, name: str) -> None:
-    fn, message = HOSTILE[name]
-    with pytest.raises(StepError, match=message) as error:
-        toy.preprocess(fn, dest=tmp_path / "out")
-    assert len(error.value.message.splitlines()) < 80
-    assert not (tmp_path / "out").exists()
-    assert os._exit.__name__ == "_exit", "it is as it was"
 
 
 def test_a_child_that_a_function_forks_may_end_so(toy: Any, tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ import errno
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +18,16 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import (
     AccessError,
     AuditError,
-    FormatError,
     IntegrityError,
     NoSpaceError,
-    NotFoundError,
-    StepError,
-    UsageError,
 )
 from offline_data.base.progress import SILENT, Progress
 from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
-from offline_data.pipeline.preprocess.job import Recipe, RunOptions, Stage, recipe_of
+from offline_data.pipeline.preprocess.job import Stage
 from offline_data.pipeline.preprocess.plan import parent_reader
-from offline_data.pipeline.preprocess.steps.base import Revision, Selection, Step
-from offline_data.store.chunk import EpisodeChunk, read_transitions
+from offline_data.pipeline.preprocess.steps.base import Revision
+from offline_data.store.chunk import read_transitions
 from offline_data.store.reader import open_reader
-from offline_data.testing.chunks import toy_chunk
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.preprocess.oracle import check, cut, digests, episodes_of
 from tests.pipeline.preprocess.runs import (
@@ -111,79 +105,6 @@ def test_figures_are_of_what_is_left_and_as_it_is_then(tmp_path: Path, settings:
     assert learnt["std"][0] == pytest.approx(np.std(values), rel=1e-12)
 
 
-@dataclass(frozen=True)
-class Nothing(Selection):
-    name: ClassVar[str] = "nothing"
-
-    def choose(
-        self,
-        table: Mapping[Any, Any],
-        words: Mapping[Any, Sequence[str]],  # noqa: ARG002 - no column matters
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.zeros(len(table["length",]), bool)
-
-
-@dataclass(frozen=True)
-class Strange(Step):
-    """Does what no step may do: to all data, or from some episode on."""
-
-    name: ClassVar[str] = "strange"
-
-    what: str
-    value: int = 0
-
-    def with_state(self, state: Mapping[str, Any]) -> Strange:  # noqa: ARG002
-        return self
-
-    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        steps = dict(chunk.batch.steps)
-        if self.what == "objects":
-            steps["wide",] = np.ones(chunk.batch.transitions, np.longdouble)
-        if self.what == "codes":
-            steps["mission",] = np.full_like(steps["mission",], self.value)
-        if chunk.episodes.tolist() == [4] and self.what == "revises":
-            raise Revision({"told": True}, "found late")
-        if chunk.episodes.tolist() == [4] and self.what == "widens":
-            steps["action",] = np.repeat(steps["action",], 2, axis=1)
-        if chunk.episodes.tolist() == [4] and self.what == "shortens":
-            steps = {key: column[:-1] for key, column in steps.items()}
-            observations = {key: column[:-1] for key, column in chunk.batch.observations.items()}
-            lengths = chunk.batch.lengths - 1
-            batch = replace(chunk.batch, lengths=lengths, steps=steps, observations=observations)
-            return replace(chunk, batch=batch)
-        return chunk.having(steps=steps)
-
-
-@pytest.mark.parametrize(
-    ("stages", "error", "message"),
-    [
-        (["filter:length > 100"], StepError, "leaves none of 7 episodes"),
-        (["reward_scale:2", "filter:return < -1e9"], StepError, "leaves none of 7 episodes"),
-        ([Nothing()], StepError, "Step 'nothing' leaves none of 7 episodes"),
-        ([Strange("objects")], StepError, r"cannot be stored: Leaf 'wide' has dtype \w+"),
-        ([Strange("shortens")], StepError, "changed lengths of episodes"),
-        ([Strange("widens")], FormatError, r"rows of shape \[2\], expected \[1\]"),
-        ([Strange("revises")], StepError, "does not take the state that it gives itself"),
-    ],
-)
-def test_steps_that_break_their_promise(
-    parent: Path, tmp_path: Path, settings: Settings, stages: Any, error: Any, message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        make(parent, stages, tmp_path / "out", settings, chunksize=1)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("value", [-2, 3, 100])
-def test_numbers_that_stand_for_no_words_are_refused(value: int) -> None:
-    with pytest.raises(
-        StepError, match=rf"'mission' at .* the code {value}, which is out of range"
-    ):
-        Recipe((Strange("codes", value),)).apply(toy_chunk([3]))
-    for fine in (-1, 0, 2):
-        Recipe((Strange("codes", fine),)).apply(toy_chunk([3]))
-
-
 def test_a_finding_travels_between_processes() -> None:
     found = pickle.loads(pickle.dumps(Revision({"told": True}, "found late", 2)))  # noqa: S301
     assert (found.number, found.state, found.reason) == (2, {"told": True}, "found late")
@@ -207,19 +128,6 @@ def test_two_functions_of_a_recipe_draw_different_numbers_the_same_every_time(
     assert len(np.unique(found[0])) == 28
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.isin(found[0], found[2]).any()
-
-
-def test_what_is_no_recipe_is_refused() -> None:
-    with pytest.raises(UsageError, match="Nothing to do"):
-        recipe_of([])
-    with pytest.raises(UsageError, match="neither a function nor a step"):
-        recipe_of([5])  # type: ignore[list-item]
-    with pytest.raises(NotFoundError) as unknown:
-        recipe_of(["clipp:action,low=1"])
-    assert "clip" in str(unknown.value.hint)
-    for wrong in ({"by": "episode", "batched": 4}, {"seed": 0.5}, {"vectorize": "no"}, {"on": "x"}):
-        with pytest.raises(UsageError, match=next(iter(wrong))):
-            RunOptions(**wrong)
 
 
 def test_an_episode_cut_where_it_is_terminated_is_not_truncated(

@@ -68,24 +68,10 @@ def test_going_on(
     assert verify(tmp_path / "out") == ()
 
 
-def test_it_must_be_said_what_becomes_of_a_stopped_run(
+def test_a_stopped_run_that_is_started_over(
     parent: Path, wanted: dict[str, str], tmp_path: Path, settings: Settings
 ) -> None:
     stopped(parent, tmp_path, settings)
-    with pytest.raises(UsageError, match="This recipe was interrupted before") as caught:
-        make(parent, STAGES, tmp_path / "out", settings)
-    assert caught.value.shell_hint == "use --resume to continue or --force to start over"
-    with pytest.raises(UsageError, match="of another recipe or of other data"):
-        make(parent, OTHER, tmp_path / "out", settings, resume=True)
-    with pytest.raises(UsageError, match="another recipe"):
-        make(parent, STAGES, tmp_path / "out", settings, resume=True, num_frames=50)
-    with pytest.raises(UsageError, match="writes layout 'compact', not 'ted'"):
-        make(parent, STAGES, tmp_path / "out", settings, resume=True, layout="ted")
-    with pytest.raises(UsageError, match="cannot be resumed on several"):
-        make(
-            parent, STAGES, tmp_path / "out", settings, resume=True, executor=Shuffled(shards=True)
-        )
-    assert len(work_of(tmp_path).numbers()) == 5
     executor = Shuffled()
     make(parent, STAGES, tmp_path / "out", settings, executor=executor, force=True)
     assert sorted(executor.ran) == sorted([*range(15), *range(15)])

@@ -9,7 +9,6 @@ import pytest
 
 import offline_data
 from offline_data.base.config import Settings
-from offline_data.base.errors import StepError, UsageError
 from offline_data.pipeline.preprocess.subsets import save_view
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch
@@ -55,20 +54,10 @@ def test_the_rows_of_a_view(
     assert not list((settings.root / "local").glob("*/view"))
 
 
-def test_what_a_view_cannot_have(parent: Path, settings: Settings) -> None:
-    for stages in (["clip:action,high=1"], ["trim:idle=1,inside=true"], ["trim:start=1", "dedupe"]):
-        with pytest.raises(
-            UsageError, match="makes other rows, and a view has rows of the dataset"
-        ):
-            save_view(parent, stages, "some", settings)
-    with pytest.raises(StepError, match="leave no row"):
-        save_view(parent, ["trim:start=9"], "some", settings)
-    with pytest.raises(UsageError, match="is not a valid name for a view"):
-        save_view(parent, ["dedupe"], "../some", settings)
-    save_view(parent, ["filter:length > 2"], "some", settings)
-    with pytest.raises(UsageError, match="The view 'some' already exists"):
-        save_view(parent, ["filter:length > 3"], "some", settings)
-    assert save_view(parent, ["filter:length > 4"], "some", settings, force=True).episodes == 2
+def test_a_view_of_that_name_is_replaced(parent: Path, settings: Settings) -> None:
+    for length, episodes in ((2, 4), (4, 2)):
+        stored = save_view(parent, [f"filter:length > {length}"], "some", settings, force=True)
+        assert stored.episodes == episodes
 
 
 def test_the_commands(parent: Path, settings: Settings, cli: Cli) -> None:  # noqa: F811

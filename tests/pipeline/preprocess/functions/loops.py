@@ -78,10 +78,14 @@ def as_row(result: Any) -> Row:
     }
 
 
-def loop(fn: Fn, chunk: EpisodeChunk) -> list[Row]:
-    """Call a function with every row in turn."""
+def loop(fn: Fn, chunk: EpisodeChunk, size: int | None = None) -> list[Row]:
+    """Call a function with every row in turn, or with blocks of `size` rows."""
+    rows = [as_td(row) for row in ted_rows(chunk)]
     with torch.no_grad():
-        return [as_row(fn(as_td(row))) for row in ted_rows(chunk)]
+        if size is None:
+            return [as_row(fn(row)) for row in rows]
+        blocks = [fn(torch.stack(rows[at : at + size])) for at in range(0, len(rows), size)]
+        return [as_row(row) for block in blocks for row in block.unbind(0)]
 
 
 def probe_of(chunk: EpisodeChunk, count: int = 12) -> EpisodeChunk:
@@ -120,9 +124,11 @@ def assert_rows(found: EpisodeChunk, expected: list[Row]) -> None:
             assert mine[key].tobytes() == value.tobytes(), (number, key, mine[key], value)
 
 
-def assert_same_as_loop(fn: Fn, chunk: EpisodeChunk, found: EpisodeChunk) -> None:
+def assert_same_as_loop(
+    fn: Fn, chunk: EpisodeChunk, found: EpisodeChunk, size: int | None = None
+) -> None:
     """Assert that a chunk is what a plain loop over rows makes of another one, to the bit."""
-    expected = loop(fn, chunk)
+    expected = loop(fn, chunk, size)
     assert_rows(found, expected)
     kept = {REWARD, DONE, TERMINATED, TRUNCATED, ACTION}
     places = {(name,) for name in ("done", "terminated", "truncated", "index", "episode")}

@@ -28,6 +28,7 @@ from tests.pipeline.preprocess.functions.loops import (
     REWARD,
     TERMINATED,
     TRUNCATED,
+    VELOCITY,
     Fn,
     after,
     run,
@@ -35,16 +36,83 @@ from tests.pipeline.preprocess.functions.loops import (
 )
 
 CHUNK = toy_chunk([4, 1, 5, 3], first_episode=1, unknown_final=[2, 3])
+ROWS = ted_rows(CHUNK)
+ENDS = {3: True, 4: False, 9: False, 12: True}
+"""Last rows of the episodes, and whether the observation after them is known."""
 
 
 def of(fn: Fn, chunk: Any = CHUNK) -> Any:
-    """Run a function of episodes; the chunk and its rows of TED by episode."""
     return run(fn, chunk, by="episode")[0]
 
 
-def rows_by_episode(chunk: Any) -> list[list[Any]]:
-    """Take a chunk apart into rows of TED, by episode."""
-    return [ted_rows(one) for one in episodes_of(chunk)]
+def longer(change: Fn) -> Fn:
+    """Change episodes of several rows alone."""
+    return lambda td: change(td) if len(td) > 1 else td
+
+
+def terminated_early(td: Any) -> Any:
+    td = td[:2].clone()
+    td["next", "terminated"][-1] = True
+    return td
+
+
+def skipping(td: Any) -> Any:
+    """Take every second step, its next observation two steps on."""
+    first = td[::2].clone()
+    first["next"] = td[torch.arange(1, len(td) + 1, 2).clamp(max=len(td) - 1)]["next"].clone()
+    return first
+
+
+ALL = [[0, 1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11, 12]]
+CUT = [[0, 1, 2], [4], [5, 6, 7, 8], [10, 11]]
+CASES: dict[str, tuple[Fn, list[list[int]], list[bool] | None]] = {
+    # name: function, the rows of the chunk that are left, by episode, and, where rows cannot tell,
+    # whether the last observation is known
+    "all": (lambda td: td, ALL, None),
+    "two": (lambda td: td[:2], [[0, 1], [4], [5, 6], [10, 11]], None),
+    "the end": (longer(lambda td: td[1:]), [[1, 2, 3], [4], [6, 7, 8, 9], [11, 12]], None),
+    "the beginning": (longer(lambda td: td[:-1]), CUT, None),
+    "every second": (lambda td: td[::2], [[0, 2], [4], [5, 7, 9], [10, 12]], None),
+    "twice": (lambda td: torch.cat([td, td]), [2 * rows for rows in ALL], None),
+    "some": (lambda td: None if len(td) in {1, 5} else td, [ALL[0], ALL[3]], None),
+    "no index": (
+        lambda td: longer(lambda td: td[:-1])(td).exclude("index"), CUT, [True, False, False, True],
+    ),
+    "another index": (
+        longer(lambda td: td[:-1].set("index", torch.arange(len(td) - 1))), CUT, [True, False, False, True],
+    ),
+    "an index of another shape": (
+        lambda td: longer(lambda td: td[:-1])(td.set("index", td["index"].unsqueeze(-1))), CUT, [True, False, False, True],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_that_are_left(name: str) -> None:
+    """An episode that ends earlier is truncated there; what came next is known then."""
+    fn, wanted, final = CASES[name]
+    found = of(fn)
+    assert found.batch.lengths.tolist() == [len(rows) for rows in wanted]
+    numbers = [1 + next(n for n, rows in enumerate(ALL) if one[0] in rows) for one in wanted]
+    assert found.episodes.tolist() == numbers
+    assert found.batch.episodes["seed",].tolist() == [100 + number for number in numbers]
+    assert found.rows.tolist() == [4 + ALL[number - 1][0] for number in numbers]
+    for rows, numbers in zip(map(ted_rows, episodes_of(found)), wanted, strict=True):
+        for t, (row, number) in enumerate(zip(rows, numbers, strict=True)):
+            cut = final is None and t == len(numbers) - 1 and number not in ENDS
+            for key in (ACTION, REWARD, POSITION, after(POSITION), ("mission",), TERMINATED):
+                assert (row[key] == ROWS[number][key]).all()
+            if final is None:
+                assert row[TRUNCATED].item() is (cut or bool(ROWS[number][TRUNCATED]))
+                assert row[DONE].item() is (cut or bool(ROWS[number][DONE]))
+    known = [ENDS.get(rows[-1], True) for rows in wanted]
+    assert found.batch.final_observation.tolist() == (final or known)
+
+
+def test_an_episode_that_is_terminated_earlier_is_not_truncated() -> None:
+    found = of(terminated_early).batch.steps
+    assert found[TRUNCATED][:2].tolist() == [[False], [False]]
+    assert found[TERMINATED][:2].tolist() == [[False], [True]]
 
 
 def test_an_episode_at_a_time() -> None:
@@ -60,64 +128,14 @@ def test_an_episode_at_a_time() -> None:
     step = EpisodeStep(to_go).settled(CHUNK)
     seen.clear()
     found = step.apply(as_stored(CHUNK))
-    assert seen == [
-        (1, (4,), [4, 5, 6, 7]), (2, (1,), [8]), (3, (5,), [9, 10, 11, 12, 13]),
-        (4, (3,), [14, 15, 16]),
-    ]  # fmt: skip
-    for rows, old in zip(rows_by_episode(found), rows_by_episode(CHUNK), strict=True):
-        rewards = [row[REWARD].item() for row in old]
-        for t, row in enumerate(rows):
-            assert row["to_go",].item() == sum(rewards[t:])
-            assert row[REWARD].item() == np.float32(rewards[t] / max(rewards))
-            assert (row[POSITION] == old[t][POSITION]).all()
-            assert (row[after(POSITION)] == old[t][after(POSITION)]).all()
-    assert found.batch.final_observation.tolist() == CHUNK.batch.final_observation.tolist()
+    assert seen == [(n + 1, (len(rows),), [4 + r for r in rows]) for n, rows in enumerate(ALL)]
+    rows = ted_rows(found)
+    for numbers in ALL:
+        rewards = [ROWS[number][REWARD].item() for number in numbers]
+        for t, number in enumerate(numbers):
+            assert rows[number]["to_go",].item() == sum(rewards[t:])
+            assert rows[number][REWARD].item() == np.float32(rewards[t] / max(rewards))
     assert_same_chunk(step.apply(CHUNK), found)
-
-
-def test_episodes_that_end_earlier() -> None:
-    """They are truncated there, unless their last row is terminated; what came next is known."""
-    found = of(lambda td: td[:2])
-    assert found.batch.lengths.tolist() == [2, 1, 2, 2]
-    for rows, old in zip(rows_by_episode(found), rows_by_episode(CHUNK), strict=True):
-        for t, row in enumerate(rows):
-            last = t == 1 and len(old) > 1
-            assert row[TRUNCATED].item() is (last or bool(old[t][TRUNCATED]))
-            assert row[TERMINATED].item() is bool(old[t][TERMINATED])
-            assert row[DONE].item() is (last or bool(old[t][DONE]))
-            assert (row[after(POSITION)] == old[t][after(POSITION)]).all()
-    assert found.batch.final_observation.tolist() == [True, False, True, True]
-    assert found.batch.episodes["seed",].tolist() == [101, 102, 103, 104]
-    assert found.step_numbers.tolist() == [0, 1, 0, 0, 1, 0, 1]
-
-    def dies(td: Any) -> Any:
-        td = td[:2].clone()
-        td["next", "terminated"][-1] = True
-        return td
-
-    assert of(dies).batch.steps[TRUNCATED][:2].tolist() == [[False], [False]]
-    assert of(dies).batch.steps[TERMINATED][:2].tolist() == [[False], [True]]
-
-
-@pytest.mark.parametrize(
-    ("fn", "final"),
-    [
-        (lambda td: td, [True, False, False, True]),
-        (lambda td: td[1:] if len(td) > 1 else td, [True, False, False, True]),
-        (lambda td: td[:-1] if len(td) > 1 else td, [True, False, True, True]),
-        (lambda td: td[:-1].exclude("index") if len(td) > 1 else td.exclude("index"),
-         [True, False, False, True]),
-        (lambda td: td[::2], [True, False, False, True]),
-        (lambda td: torch.cat([td, td]), [True, False, False, True]),
-        (lambda td: td[:-1].set("index", torch.arange(len(td) - 1)) if len(td) > 1 else td,
-         [True, False, False, True]),
-        (lambda td: td[:-1].set("index", td["index"][:-1].unsqueeze(-1)) if len(td) > 1
-         else td.set("index", td["index"].unsqueeze(-1)), [True, False, False, True]),
-    ],
-)  # fmt: skip
-def test_final_observations(fn: Fn, final: list[bool]) -> None:
-    """The one after the last row is known where the parent's was, or that row was not the last."""
-    assert of(fn).batch.final_observation.tolist() == final
 
 
 def test_longer_episodes() -> None:
@@ -133,52 +151,31 @@ def test_longer_episodes() -> None:
     assert step.explicit_next == ("info/code", "observation/position", "observation/velocity")
     rows, old = ted_rows(found), ted_rows(chunk)
     for t, row in enumerate(rows):
-        for key in (ACTION, REWARD, ("observation", "velocity"), ("next", "info", "code")):
+        for key in (ACTION, REWARD, VELOCITY, ("next", "info", "code"), after(POSITION)):
             assert (row[key] == old[t // 2][key]).all()
         assert row[POSITION].dtype == np.float32
-        assert (row[after(POSITION)] == old[t // 2][after(POSITION)]).all()
     assert found.row_numbers.tolist() == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6]
 
 
 def test_one_copy_where_observations_follow_each_other() -> None:
-    """Every second step, its next observation two steps on: nothing is stored twice."""
-
-    def skipping(td: Any) -> Any:
-        first = td[::2].clone()
-        after = td[torch.arange(1, len(td) + 1, 2).clamp(max=len(td) - 1)]
-        first["next"] = after["next"].clone()
-        return first
-
     found, step = run(skipping, toy_chunk([4, 5, 1]), by="episode")
     assert step.explicit_next == ()
-    expected = [[1, 3, 5], [1001, 1003, 1005, 1006], [2001, 2002]]
-    assert found.batch.observations[POSITION][:, 0].tolist() == [
-        *itertools.chain.from_iterable(expected)
-    ]
-
-
-def test_left_out() -> None:
-    found = of(lambda td: None if len(td) in {1, 5} else td)
-    assert found.episodes.tolist() == [1, 4]
-    assert found.batch.episodes["seed",].tolist() == [101, 104]
-    assert found.rows.tolist() == [4, 14]
-    expected = [row for rows in rows_by_episode(CHUNK) if len(rows) in {3, 4} for row in rows]
-    for row, old in zip(ted_rows(found), expected, strict=True):
-        assert all((row[key] == old[key]).all() for key in old)
+    position = found.batch.observations[POSITION][:, 0]
+    assert position.tolist() == [1, 3, 5, 1001, 1003, 1005, 1006, 2001, 2002]
 
 
 def test_all_left_out() -> None:
     """A chunk without episodes has the columns that others have."""
     step = EpisodeStep(lambda td: td.set("x", td["action"][:, 0]) if len(td) > 3 else None)
     step = step.settled(CHUNK)
-    found = step.apply(episodes_of(CHUNK)[1])
+    found, kept = step.apply(episodes_of(CHUNK)[1]), step.apply(CHUNK)
     assert (found.batch.transitions, len(found.episodes)) == (0, 0)
-    kept = step.apply(CHUNK)
     for table in ("steps", "observations", "episodes"):
-        mine, theirs = getattr(found.batch, table), getattr(kept.batch, table)
-        assert {k: (v.dtype, v.shape[1:]) for k, v in mine.items()} == {
-            k: (v.dtype, v.shape[1:]) for k, v in theirs.items()
-        }
+        mine, theirs = (
+            {key: (column.dtype, column.shape[1:]) for key, column in getattr(one.batch, table).items()}
+            for one in (found, kept)
+        )  # fmt: skip
+        assert mine == theirs
     assert_same_chunk(join_chunks([step.apply(one) for one in episodes_of(CHUNK)]), kept)
 
 
@@ -196,8 +193,8 @@ def test_all_of_the_probe_left_out() -> None:
         step.apply(rest)
     again = step.with_state(error.value.state)
     assert not again.guessed
-    assert set(again.apply(rest).batch.observations) == {POSITION, ("observation", "velocity")}
-    assert set(again.apply(probe).batch.observations) == {POSITION, ("observation", "velocity")}
+    for chunk in (rest, probe):
+        assert set(again.apply(chunk).batch.observations) == {POSITION, VELOCITY}
 
     lacking = EpisodeStep(lambda td: td.exclude("action") if len(td) > 3 else None).settled(probe)
     with pytest.raises(StepError, match=r"for episode 1 \(4 transitions\) lacks action, which"):
@@ -206,7 +203,7 @@ def test_all_of_the_probe_left_out() -> None:
 
 def test_leaves_come_go_and_change() -> None:
     def fn(td: Any) -> Any:
-        td = td.exclude("mission", ("observation", "velocity"), ("next", "observation", "velocity"))
+        td = td.exclude("mission", VELOCITY, after(VELOCITY))
         td["action"] = td["action"].double().unsqueeze(1)
         td["new"] = TensorDict({"deep": torch.arange(len(td)) + 1}, batch_size=[len(td)])
         return td
@@ -221,58 +218,14 @@ def test_leaves_come_go_and_change() -> None:
 
 
 def test_text_stays_text() -> None:
-    chunk = with_leaves(
-        CHUNK,
-        observations={"observation.said": (np.arange(17) % 2).astype(np.int32)},
-        words={"observation.said": ["yes", "no"]},
-    )
+    codes, words = {"observation.said": (np.arange(17) % 2).astype(np.int32)}, ["yes", "no"]
+    chunk = with_leaves(CHUNK, observations=codes, words={"observation.said": words})
     said = ("observation", "said")
-    found = of(lambda td: td[:2], chunk)
-    assert {key: list(words) for key, words in found.words.items()} == {
-        ("mission",): ["go", "stop", "turn"], said: ["yes", "no"],
+    assert dict(of(lambda td: td[:2], chunk).words) == {
+        ("mission",): ["go", "stop", "turn"], said: words,
     }  # fmt: skip
-
-    def told_apart(td: Any) -> Any:
-        return td.set(("next", *said), td[after(said)] * 0)
-
-    found = of(told_apart, chunk)
-    assert found.words[said] == found.words[after(said)] == ["yes", "no"]
-    with pytest.raises(
-        StepError, match=r"'mission' at row 4 .episode 1, step 0. the code 5, which"
-    ):
-        of(lambda td: td.set("mission", torch.full((len(td),), 5, dtype=torch.int32)))
-
-
-@pytest.mark.parametrize(
-    ("fn", "message"),
-    [
-        (lambda td: td[:0], r"returned no rows .* for episode 1 \(4 transitions\); expected rows"),
-        (lambda td: td["action"].sum(), "The function returned a Tensor for episode 1"),
-        (lambda td: [td, td], "The function returned a list for episode 1 .*expected a TensorDict"),
-        (lambda td: {**td, "x": torch.ones(2)}, "leaves of different lengths.*x \\[2\\]"),
-        (lambda td: {**td, "x": 3.5}, "leaves of different lengths, or without rows .*x \\[\\]"),
-        (lambda td: {**td, "s": "text"}, "'s' as str for episode 1 .*; expected a tensor"),
-        (lambda td: td.exclude(("next", "reward")), "lacks next/reward, which every dataset has"),
-        (lambda td: td.exclude("action", ("next", "terminated")), "lacks next/terminated, action"),
-        (lambda td: td.set("x", td["action"].bfloat16()), "'x' as bfloat16 for episode 1"),
-        (lambda td: {**td, "x": td["action"].to("meta")}, "'x' as a tensor on device meta for episode 1"),
-        (lambda td: td.set(("next", "done"), torch.ones_like(td["next", "done"])),
-         "is done at row 0, and neither terminated nor truncated"),
-        (lambda td: td.set(("next", "reward"), td["next", "reward"].squeeze(-1)),
-         r"'next/reward' as float32 \[\] for episode 1 .*; expected numbers \[1\]"),
-        (lambda td: td.set(("next", "truncated"), td["next", "truncated"].float()),
-         r"'next/truncated' as float32 \[1\] for episode 1 .*; expected bool \[1\]"),
-        (lambda td: td.set("x", td["action"]) if td["episode"][0] != 3 else td,
-         r"for episode 3 \(5 transitions\) lacks x"),
-        (lambda td: td.set("x", td["action"]) if td["episode"][0] == 3 else td,
-         r"for episode 3 \(5 transitions\) has, unlike the first one, x"),
-        (lambda td: td.set("action", td["action"].to([torch.float32, torch.float64][len(td) == 5])),
-         r"'action' as float64 \[3\] for episode 3 .*; expected float32 \[3\] as before"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be(fn: Fn, message: str) -> None:
-    with pytest.raises(StepError, match=message):
-        of(fn)
+    told_apart = of(lambda td: td.set(after(said), td[after(said)] * 0), chunk)
+    assert told_apart.words[said] == told_apart.words[after(said)] == words
 
 
 def test_states_travel_as_json() -> None:
@@ -283,21 +236,17 @@ def test_states_travel_as_json() -> None:
     ready = step.settled(CHUNK)
     assert step.with_state(json.loads(json.dumps(ready.state()))) == ready
     assert ready.describe() == step.describe()
-    assert ready.per_row
-    assert not ready.keeps_rows
-    assert ready.notes() == ()
-    told = replace(ready, explicit_next=("a", "b/c"))
-    assert told.notes() == (
-        "a, b/c: stored before and after every action, for same tells them apart",
-    )
+    assert (ready.per_row, ready.keeps_rows, ready.notes()) == (True, False, ())
+    (note,) = replace(ready, explicit_next=("a", "b/c")).notes()
+    assert note == "a, b/c: stored before and after every action, for same tells them apart"
 
 
 def test_state_is_noted() -> None:
-    number = itertools.count()
-    shows = EpisodeStep(lambda td: td.set("n", torch.full((len(td),), next(number))))
-    assert shows.settled(CHUNK).unsteady == "it gives something else when it is called again"
-    drops = itertools.cycle([True, False, False, True, True])
-    dropping = EpisodeStep(lambda td: td if next(drops) else None)
-    assert dropping.settled(CHUNK).unsteady == "it gives something else when it is called again"
-    step = EpisodeStep(lambda td: td.set("n", torch.rand(len(td)))).settled(CHUNK)
-    assert step.unsteady == ""
+    number, drops = itertools.count(), itertools.cycle([True, False, False, True, True])
+    again = "it gives something else when it is called again"
+    for fn, unsteady in (
+        (lambda td: td.set("n", torch.full((len(td),), next(number))), again),
+        (lambda td: td if next(drops) else None, again),
+        (lambda td: td.set("n", torch.rand(len(td))), ""),
+    ):
+        assert EpisodeStep(fn).settled(CHUNK).unsteady == unsteady
