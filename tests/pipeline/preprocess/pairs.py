@@ -1,4 +1,7 @@
-"""Functions as users write them for TensorDicts, and what they mean for a row in plain Python."""
+"""Functions as users write them for TensorDicts, and what they mean for a row in plain Python.
+
+Most do the same to a row of arrays, and are called with both.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,76 @@ from typing import Any
 
 import numpy as np
 
+from offline_data.episode import Key
 from offline_data.store.layout import LayoutName
-from tests.pipeline.preprocess import oracle
-from tests.pipeline.preprocess.oracle import Row
+from tests.pipeline.preprocess.oracle import REWARD, TERMINATED, TRUNCATED, Episode, Row
 
 LAYOUTS: tuple[LayoutName, ...] = ("compact", "ted")
-
-
 CLIP = "clip:action,low=-4004,high=-1002"
+ACTION, STATE, CODE = ("action",), ("observation", "state"), ("info", "code")
 
 
 def clipped(row: Row) -> Row:
-    row["action",] = np.maximum(np.minimum(row["action",], np.float32(-1002)), np.float32(-4004))
+    row[ACTION] = np.maximum(np.minimum(row[ACTION], np.float32(-1002)), np.float32(-4004))
     return row
 
 
-def scaled(td: Any) -> Any:
-    td["next", "reward"] = td["next", "reward"] * 30 + td["action"]
-    return td
-
-
-def plain_scaled(row: Row) -> Row:
-    row["next", "reward"] = row["next", "reward"] * 30 + row["action",]
+def scaled(row: Any) -> Any:
+    row[REWARD] = row[REWARD] * 30 + row[ACTION]
     return row
 
 
-def branching(td: Any) -> Any:
-    if td["action"].item() == -5004:
-        td["next", "reward"] = td["next", "reward"] + 1000
-    return td
-
-
-def plain_branching(row: Row) -> Row:
-    if row["action",][0] == -5004:
-        row["next", "reward"] = row["next", "reward"] + 1000
+def branching(row: Any) -> Any:
+    if row[ACTION].item() == -5004:
+        row[REWARD] = row[REWARD] + 1000
     return row
 
 
-def root_only(td: Any) -> Any:
-    td["observation", "state"] = td["observation", "state"] * 2
-    return td
-
-
-def plain_root_only(row: Row) -> Row:
-    row["observation", "state"] = row["observation", "state"] * 2
+def root_only(row: Any) -> Any:
+    row[STATE] = row[STATE] * 2
     return row
+
+
+def doubled(row: Any) -> Any:
+    for key in (STATE, ("next", *STATE)):
+        row[key] = row[key] * 2
+    return row
+
+
+def silent(row: Any) -> Any:
+    row["observation", "mission"] = row["observation", "mission"] - row["observation", "mission"]
+    return row
+
+
+def odd_root(row: Any) -> Any:
+    row[CODE] = row[CODE] + 1
+    return row
+
+
+def flags(row: Any) -> Any:
+    """End episodes terminated that ended truncated, and the other way round."""
+    row[TERMINATED], row[TRUNCATED] = row[TRUNCATED], row[TERMINATED]
+    row[REWARD] = row[REWARD] - 7
+    return row
+
+
+def alike(row: Any) -> Any:
+    """Let episodes of one length and one ending be the same."""
+    for state, code in ((STATE, CODE), (("next", *STATE), ("next", *CODE))):
+        row[state] = row[state] * 0 + 3
+        row[code] = row[code] * 0 + 5
+    row[ACTION], row[REWARD] = row[ACTION] * 0 + 7, row[REWARD] * 0 + 9
+    return row
+
+
+def bare(td: Any) -> Any:
+    """Leave out all that may be left out."""
+    return td.select("done")
+
+
+def plain_bare(row: Row) -> Row:
+    needed = {"action", "reward", "done", "terminated", "truncated"}
+    return {key: value for key, value in row.items() if key[-1] in needed}
 
 
 def reshaped(td: Any) -> Any:
@@ -63,32 +91,16 @@ def reshaped(td: Any) -> Any:
 
 
 def plain_reshaped(row: Row) -> Row:
-    for place in ((), ("next",)):
+    places: list[Key] = [(), ("next",)]
+    for place in places:
         image = row.pop((*place, "observation", "image"))
         total = np.zeros(image.shape[1:], np.float32)
         for line in image:
             total += line
-        state, clock, code = (
-            (*place, *name) for name in (("state",), ("clock",), ("info", "code"))
-        )
+        state, clock, code = (*place, "state"), (*place, "clock"), (*place, *CODE)
         row[state] = total / np.float32(len(image))
         row[clock] = row[code].astype(np.float32).reshape(1) / 4
-    row["both",] = row["action",] + row["index",].astype(np.float32)
-    return row
-
-
-def flags(td: Any) -> Any:
-    """End episodes terminated that ended truncated, and the other way round."""
-    after = td["next"]
-    after["terminated"], after["truncated"] = after["truncated"], after["terminated"]
-    after["reward"] = after["reward"] - 7
-    return td
-
-
-def plain_flags(row: Row) -> Row:
-    one, other = row["next", "terminated"], row["next", "truncated"]
-    row["next", "terminated"], row["next", "truncated"] = other, one
-    row["next", "reward"] = row["next", "reward"] - 7
+    row["both",] = row[ACTION] + row["index",].astype(np.float32)
     return row
 
 
@@ -97,13 +109,13 @@ def shorter(td: Any) -> Any:
     return td[:-1] if len(td) > 1 else None
 
 
-def plain_shorter(episodes: list[oracle.Episode]) -> list[oracle.Episode]:
+def plain_shorter(episodes: list[Episode]) -> list[Episode]:
     out = []
     for one in episodes:
         if len(one.rows) > 1:
             rows = [dict(row) for row in one.rows[:-1]]
-            rows[-1]["next", "truncated"] = rows[-1]["next", "done"] = np.array([True])
-            out.append(oracle.Episode(one.number, rows, True, one.extras))
+            rows[-1][TRUNCATED] = rows[-1]["next", "done"] = np.array([True])
+            out.append(Episode(one.number, rows, True, one.extras))
     return out
 
 
@@ -111,14 +123,12 @@ LATE = 22_000 + 2
 
 
 def late_root(td: Any) -> Any:
-    late = (td["observation", "state"] == LATE).float()
-    td["observation", "state"] = td["observation", "state"] + late
+    td[STATE] = td[STATE] + (td[STATE] == LATE).float()
     return td
 
 
 def plain_late_root(row: Row) -> Row:
-    state = row["observation", "state"]
-    row["observation", "state"] = state + (state == LATE).astype(np.float32)
+    row[STATE] = row[STATE] + (row[STATE] == LATE).astype(np.float32)
     return row
 
 
@@ -142,15 +152,5 @@ def _seen(td: Any) -> bool:
 
 
 def plain_late_random(row: Row) -> Row:
-    row["next", "reward"] = row["next", "reward"] * 2
-    return row
-
-
-def odd_root(td: Any) -> Any:
-    td["info", "code"] = td["info", "code"] + 1
-    return td
-
-
-def plain_odd_root(row: Row) -> Row:
-    row["info", "code"] = row["info", "code"] + 1
+    row[REWARD] = row[REWARD] * 2
     return row

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,97 +20,194 @@ from offline_data.store.layout import LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.pipeline.preprocess import oracle
-from tests.pipeline.preprocess.oracle import Row, check, cut, digests, episodes_of, mapped, numbered
-from tests.pipeline.preprocess.pairs import (
-    CLIP,
-    LAYOUTS,
-    branching,
-    clipped,
-    flags,
-    late_random,
-    late_root,
-    odd_root,
-    plain_branching,
-    plain_flags,
-    plain_late_random,
-    plain_late_root,
-    plain_odd_root,
-    plain_reshaped,
-    plain_root_only,
-    plain_scaled,
-    plain_shorter,
-    reshaped,
-    root_only,
-    scaled,
-    shorter,
+from tests.pipeline.preprocess import oracle, pairs, runs
+from tests.pipeline.preprocess.oracle import (
+    REWARD,
+    Episode,
+    Row,
+    check,
+    digests,
+    episodes_of,
+    mapped,
 )
-from tests.pipeline.preprocess.runs import (
-    LENGTHS,
-    Notes,
-    Shuffled,
-    make,
-    small_groups,
-    write_plain,
-    write_rich,
-)
+from tests.pipeline.preprocess.pairs import CLIP, LAYOUTS, clipped, scaled
+from tests.pipeline.preprocess.runs import LENGTHS, Shuffled, make, small_groups
 
 
-@pytest.mark.parametrize(
-    ("source", "layout", "shards"),
-    [
-        ("compact", "compact", False),
-        ("ted", "compact", False),
-        ("ted", "ted", False),
-        ("compact", "ted", True),
-    ],
-)
-def test_every_kind_of_leaf_in_both_layouts(
+def chosen(episodes: list[Episode]) -> list[Episode]:
+    """Long ones, of which the scaled return is high and the label another one; every second."""
+    episodes = mapped([one for one in episodes if len(one.rows) > 1], scaled)
+    returns = [sum(float(row[REWARD][0]) for row in one.rows) for one in episodes]
+    kept = zip(episodes, returns, strict=True)
+    left = [one for one, r in kept if r > 9000 and one.extras["label",] != "label 1"][::2]
+    assert 0 < len(left) < 4
+    return mapped(left, pairs.root_only)
+
+
+def different(episodes: list[Episode]) -> list[Episode]:
+    """The first of each length and ending."""
+    first: dict[tuple[int, int], Episode] = {}
+    for one in mapped(episodes, pairs.alike):
+        first.setdefault((len(one.rows), one.number % 2), one)
+    assert [one.number for one in first.values()] == [0, 1, 4, 5, 7]
+    return mapped(list(first.values()), scaled)
+
+
+def without_last_rows(episodes: list[Episode]) -> list[Episode]:
+    left = pairs.plain_shorter([one for one in episodes if one.number != 8])
+    return mapped([one for one in left if len(one.rows) > 1], scaled)
+
+
+def write_parent(kind: str, folder: Path, layout: LayoutName) -> Path:
+    batch = toy_batch([2, 3])
+    batch.steps[REWARD][3] = np.nan
+    batch.observations["observation", "state"][2, 1] = -np.inf
+    batch.observations["observation", "state"][1, 0] = -0.0
+    if kind == "not finite":
+        write_toy(folder, [batch], layout=layout)
+    elif kind == "unknown final":
+        runs.write_plain(folder, LENGTHS, unknown_final=[3], text=True)
+    elif kind == "repeated":
+        runs.write_plain(folder, [3, 1, 3, 1, 2, 3, 3, 2, 2])
+    else:
+        lengths = [3, 1, 1, 1, 4, 2, 7, 1, 5] if kind == "rich, short" else LENGTHS
+        runs.write_rich(folder, lengths, layout=layout)
+    return folder
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe, and what it makes of rows in plain Python."""
+
+    stages: list[Stage]
+    plain: tuple[Callable[[Row], Row], ...] | Callable[[list[Episode]], list[Episode]]
+    parent: str = "rich"
+    options: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
+    """Of the first step, in the manifest."""
+
+    def expected(self, parent: Path) -> list[Episode]:
+        episodes = oracle.cut(
+            oracle.numbered(episodes_of(parent)), self.options.get("num_frames", 10**6)
+        )
+        if isinstance(self.plain, tuple):
+            return reduce(mapped, self.plain, episodes)
+        return self.plain(episodes)
+
+
+def framed(frames: int) -> Case:
+    return Case([CLIP, scaled], (clipped, scaled), "unknown final", {"num_frames": frames})
+
+
+STATE_TWICE: dict[str, Any] = {"run": "vectorised", "two_copies": ["observation/state"]}
+BOTH_ENDS: dict[str, Any] = {"run": "vectorised", "two_copies": []}
+CHOICES: list[Stage] = [
+    "filter:length > 1", scaled, "filter:return > 9000 and label != 'label 1'", pairs.root_only,
+    "subsample:every=2",
+]  # fmt: skip
+SHORTER: list[Stage] = [
+    "filter:number != 8", recipe_of([pairs.shorter], RunOptions(by="episode")).steps[0],
+    "filter:length > 1", scaled,
+]  # fmt: skip
+CASES: dict[str, Case] = {
+    "a step": Case([CLIP], (clipped,)),
+    "vectorised": Case([scaled], (scaled,), said=BOTH_ENDS),
+    "by rows": Case([pairs.branching], (pairs.branching,), said={"run": "rows", "two_copies": []}),
+    "two copies": Case([pairs.root_only], (pairs.root_only,), said=STATE_TWICE),
+    "new leaves": Case([pairs.reshaped], (pairs.plain_reshaped,), said={"two_copies": []}),
+    "text told apart": Case([pairs.silent], (pairs.silent,)),
+    "bare": Case([pairs.bare], (pairs.plain_bare,)),
+    "3 frames": framed(3),
+    "5 frames": framed(5),
+    "all frames": framed(1000),
+    "choices": Case(CHOICES, chosen),
+    "the same": Case(["dedupe", pairs.alike, "dedupe", scaled], different, "repeated"),
+    "shorter": Case(SHORTER, without_last_rows, "rich, short"),
+    "not finite": Case([CLIP], (clipped,), "not finite"),
+    "not finite, a function": Case([pairs.doubled], (pairs.doubled,), "not finite"),
+}
+WAYS: list[tuple[str, LayoutName, LayoutName]] = [
+    *((name, layout, layout) for name in CASES for layout in LAYOUTS),
+    ("a step", "ted", "compact"),
+    ("a step", "compact", "ted"),
+    ("vectorised", "compact", "ted"),
+    ("two copies", "compact", "ted"),
+]
+
+
+@pytest.fixture(scope="module")
+def parents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, LayoutName], Path]:
+    written: dict[tuple[str, LayoutName], Path] = {}
+
+    def parent(kind: str, layout: LayoutName) -> Path:
+        if (kind, layout) not in written:
+            folder = tmp_path_factory.mktemp("parent") / "parent"
+            written[kind, layout] = write_parent(kind, folder, layout)
+        return written[kind, layout]
+
+    return parent
+
+
+@pytest.mark.parametrize(("name", "source", "layout"), WAYS)
+def test_as_a_loop_makes_it(
     tmp_path: Path,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
+    parents: Callable[[str, LayoutName], Path],
+    name: str,
     source: LayoutName,
     layout: LayoutName,
-    shards: bool,
 ) -> None:
-    small_groups(monkeypatch, rows=4, width=5200)
-    parent = write_rich(tmp_path / "rich", layout=source)
-    executor = Shuffled(shards=shards)
-    make(parent, [CLIP], tmp_path / "out", settings, executor=executor, layout=layout)
-    assert len(executor.ran) > 2
-    check(tmp_path / "out", mapped(episodes_of(parent), clipped))
-    assert verify(tmp_path / "out") == ()
-    assert not [path for path in tmp_path.iterdir() if path.name not in {"rich", "out", "root"}]
+    case, dest = CASES[name], tmp_path / "out"
+    small_groups(monkeypatch, rows=4, width=5200 if "rich" in case.parent else 60)
+    parent, executor = parents(case.parent, source), Shuffled(shards=layout == "ted")
+    options = {"executor": executor, "layout": layout, "chunksize": 3, **case.options}
+    found = make(parent, case.stages, dest, settings, **options)
+    assert len(executor.ran) > 2 or case.options or case.parent == "not finite"
+    expected = case.expected(parent)
+    check(dest, expected)
+    assert verify(dest) == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "root"]
+    (step, *_), manifest = found.manifest.converter["options"]["recipe"], found.manifest
+    assert step.items() >= case.said.items()
+    assert ["/".join(key) for key in manifest.two_copies] == case.said.get(
+        "two_copies", [*map("/".join, manifest.two_copies)]
+    )
+    frames = case.options.get("num_frames", 1000)
+    inside = frames not in np.cumsum(LENGTHS) and frames < sum(LENGTHS)
+    assert any("is cut after" in note for note in manifest.notes) == inside
+    kept = "not returned by bare, kept as they were"
+    assert any(kept in note for note in manifest.notes) == (name == "bare")
+    if case.parent == "not finite":
+        assert dict(manifest.non_finite) == {
+            "next/reward": {"nan": 1, "inf": 0},
+            "observation/state": {"nan": 0, "inf": 1},
+        }
 
 
-@pytest.mark.parametrize(
-    ("fn", "plain", "run", "twice", "source"),
-    [
-        (scaled, plain_scaled, "vectorised", [], "compact"),
-        (branching, plain_branching, "rows", [], "ted"),
-        (root_only, plain_root_only, "vectorised", ["observation/state"], "compact"),
-        (reshaped, plain_reshaped, None, [], "ted"),
-    ],
-)
-def test_functions_of_rows(
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["two copies", "text told apart", "bare"])
+def test_what_is_made_can_be_preprocessed_again(
     tmp_path: Path,
     settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    fn: Callable[[Any], Any],
-    plain: Callable[[Row], Row],
-    run: str | None,
-    twice: list[str],
-    source: LayoutName,
+    parents: Callable[[str, LayoutName], Path],
+    name: str,
+    layout: LayoutName,
 ) -> None:
-    small_groups(monkeypatch, rows=5, width=5200)
-    parent = write_rich(tmp_path / "rich", layout=source)
-    expected = mapped(numbered(episodes_of(parent)), plain)
-    for layout in LAYOUTS:
-        found = make(parent, [fn], tmp_path / layout, settings, chunksize=3, layout=layout)
-        check(tmp_path / layout, expected)
-        step = found.manifest.converter["options"]["recipe"][0]
-        assert step["run"] == (run or step["run"])
-        assert ["/".join(key) for key in found.manifest.two_copies] == step["two_copies"] == twice
+    case, parent = CASES[name], parents("rich", "compact")
+    first = make(parent, case.stages, tmp_path / "first", settings, layout=layout)
+    found = make(first.path, [CLIP, scaled], tmp_path / "out", settings)
+    expected = mapped(mapped(case.expected(parent), clipped), scaled)
+    check(tmp_path / "out", expected)
+    assert found.manifest.two_copies == first.manifest.two_copies
+    assert found.manifest.parents == (first.manifest.id,)
+    if name == "text told apart":
+        key = ("observation", "mission")
+        words = oracle.Plain(parent).words("observations", *key)
+        table = "ted" if layout == "ted" else "steps"
+        for path in (first.path, tmp_path / "out"):
+            assert oracle.Plain(path).words(table, *key) == words
+            assert oracle.Plain(path).words(table, "next", *key) == words
 
 
 STATE = ("observation", "state")
@@ -194,7 +292,7 @@ def test_a_worker_that_dies_is_reported_with_function_and_rows(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_groups(monkeypatch, rows=4, width=64)
-    parent, rows = write_plain(tmp_path / "plain"), dict[int, int]()
+    parent, rows = runs.write_plain(tmp_path / "plain"), dict[int, int]()
 
     class Deadly(Shuffled):
         def run(self, job: Any, tasks: Any, progress: Any) -> Any:
@@ -211,27 +309,11 @@ def test_a_worker_that_dies_is_reported_with_function_and_rows(
 
 
 @pytest.mark.slow
-def test_what_two_copies_were_made_of_can_be_preprocessed_again(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_groups(monkeypatch, rows=5, width=5200)
-    parent = write_rich(tmp_path / "rich")
-    for layout in LAYOUTS:
-        first, second = tmp_path / f"{layout}1", tmp_path / f"{layout}2"
-        make(parent, [root_only], first, settings, layout=layout)
-        found = make(first, [CLIP, scaled], second, settings)
-        expected = mapped(episodes_of(parent), plain_root_only)
-        check(second, mapped(mapped(expected, clipped), plain_scaled))
-        assert found.manifest.two_copies == (("observation", "state"),)
-        assert found.manifest.parents == (f"local:{layout}1@{found.manifest.parents[0][-12:]}",)
-
-
-@pytest.mark.slow
 def test_results_are_the_same_to_the_byte_however_they_are_made(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_groups(monkeypatch, rows=4, width=5200)
-    parent = write_rich(tmp_path / "rich", [3, 1, 4, 2, 7, 1, 5, 2, 2, 9, 1, 1, 3])
+    parent = runs.write_rich(tmp_path / "rich", [3, 1, 4, 2, 7, 1, 5, 2, 2, 9, 1, 1, 3])
     stages: list[Stage] = [CLIP, "normalize:observation.state,next.reward", "split:train,train=0.7"]
     ways: list[dict[str, Any]] = [
         {},
@@ -254,10 +336,10 @@ def test_functions_give_the_same_on_any_number_of_processes(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     small_groups(monkeypatch, rows=4, width=5200)
-    parent = write_rich(tmp_path / "rich", [3, 1, 4, 2, 7, 1, 5, 2, 2, 9, 1, 1, 3])
-    stages: list[Stage] = [root_only, branching, reshaped]
-    expected = numbered(episodes_of(parent))
-    for plain in (plain_root_only, plain_branching, plain_reshaped):
+    parent = runs.write_rich(tmp_path / "rich", [3, 1, 4, 2, 7, 1, 5, 2, 2, 9, 1, 1, 3])
+    stages: list[Stage] = [pairs.root_only, pairs.branching, pairs.reshaped]
+    expected = oracle.numbered(episodes_of(parent))
+    for plain in (pairs.root_only, pairs.branching, pairs.plain_reshaped):
         expected = mapped(expected, plain)
     make(parent, stages, tmp_path / "one" / "out", settings)
     executor = LocalProcesses(workers)
@@ -268,12 +350,12 @@ def test_functions_give_the_same_on_any_number_of_processes(
 
 
 def tenth(td: Any) -> Any:
-    td["next", "reward"] = td["next", "reward"] * 0.1
+    td[REWARD] = td[REWARD] * 0.1
     return td
 
 
 def minus_mean(td: Any) -> Any:
-    td["next", "reward"] = td["next", "reward"] - td["next", "reward"].mean()
+    td[REWARD] = td[REWARD] - td[REWARD].mean()
     return td
 
 
@@ -283,7 +365,7 @@ def test_sums_and_blocks_do_not_depend_on_chunks_or_on_time(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, second: str
 ) -> None:
     lengths = np.random.default_rng(0).integers(1, 9, 24).tolist()
-    parent = write_plain(tmp_path / "toy", lengths)
+    parent = runs.write_plain(tmp_path / "toy", lengths)
     blocks = recipe_of([minus_mean], RunOptions(batched=13)).steps[0]
     rows = recipe_of([tenth], RunOptions(vectorize=False)).steps[0]
     stages: list[Stage] = [rows, blocks if second == "blocks" else second]
@@ -305,12 +387,12 @@ def test_what_shows_late(
     by rows where it is.
     """
     small_groups(monkeypatch, rows=4, width=60)
-    parent = write_plain(tmp_path / "toy", [4] * 24)
+    parent = runs.write_plain(tmp_path / "toy", [4] * 24)
     for fn, plain, again, executor in [
-        (late_root, plain_late_root, 1, Shuffled(shards=True)),
-        (late_random, plain_late_random, 0, None),
+        (pairs.late_root, pairs.plain_late_root, 1, Shuffled(shards=True)),
+        (pairs.late_random, pairs.plain_late_random, 0, None),
     ]:
-        notes, dest = Notes(), tmp_path / str(again)
+        notes, dest = runs.Notes(), tmp_path / str(again)
         found = make(parent, [fn], dest, settings, executor=executor, progress=notes, chunksize=8)
         check(dest, mapped(episodes_of(parent), plain))
         over = [note for note in notes.notes if "starting over" in note]
@@ -327,134 +409,16 @@ def test_several_workers_find_at_once_that_all_is_to_be_done_otherwise(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_groups(monkeypatch, rows=4, width=60)
-    parent = write_plain(tmp_path / "toy", [4] * 24)
-    notes, dest = Notes(), tmp_path / "out"
+    parent = runs.write_plain(tmp_path / "toy", [4] * 24)
+    notes, dest = runs.Notes(), tmp_path / "out"
     executor = LocalProcesses(3)
-    stages: list[Stage] = [odd_root, late_root]
+    stages: list[Stage] = [pairs.odd_root, pairs.late_root]
     make(parent, stages, dest, settings, executor=executor, progress=notes, chunksize=4)
-    check(dest, mapped(mapped(episodes_of(parent), plain_odd_root), plain_late_root))
-
-
-@pytest.mark.parametrize("frames", [3, 5, 1000])
-def test_first_frames(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, frames: int
-) -> None:
-    small_groups(monkeypatch, rows=4, width=100)
-    for layout in LAYOUTS:
-        parent = write_plain(tmp_path / layout, LENGTHS, unknown_final=[3], text=True)
-        found = make(
-            parent, [CLIP, scaled], tmp_path / f"{layout}-out", settings, num_frames=frames
-        )
-        episodes = mapped(mapped(cut(episodes_of(parent), frames), clipped), plain_scaled)
-        check(tmp_path / f"{layout}-out", episodes)
-        inside = frames not in np.cumsum(LENGTHS) and frames < sum(LENGTHS)
-        assert any("is cut after" in note for note in found.manifest.notes) == inside
-
-
-def test_choices_before_between_and_after_maps(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_groups(monkeypatch, rows=4, width=5200)
-    parent = write_rich(tmp_path / "rich")
-    stages: list[Stage] = [
-        "filter:length > 1",
-        scaled,
-        "filter:return > 9000 and label != 'label 1'",
-        root_only,
-        "subsample:every=2",
-    ]
-    make(parent, stages, tmp_path / "out", settings, executor=Shuffled())
-    episodes = [one for one in episodes_of(parent) if len(one.rows) > 1]
-    episodes = mapped(episodes, plain_scaled)
-    returns = [sum(float(row["next", "reward"][0]) for row in one.rows) for one in episodes]
-    kept = zip(episodes, returns, strict=True)
-    episodes = [one for one, r in kept if r > 9000 and one.extras["label",] != "label 1"]
-    episodes = mapped(episodes, plain_root_only)[::2]
-    assert 0 < len(episodes) < 4
-    check(tmp_path / "out", episodes)
-
-
-def alike(td: Any) -> Any:
-    """Let episodes of one length and one ending be the same."""
-    for place in (td, td["next"]):
-        place["observation", "state"] = place["observation", "state"] * 0 + 3
-        place["info", "code"] = place["info", "code"] * 0 + 5
-    td["action"], td["next", "reward"] = td["action"] * 0 + 7, td["next", "reward"] * 0 + 9
-    return td
-
-
-def plain_alike(row: Row) -> Row:
-    fixed = {"state": 3, "code": 5, "action": 7, "reward": 9}
-    return {k: np.full_like(v, fixed[k[-1]]) if k[-1] in fixed else v for k, v in row.items()}
-
-
-def test_episodes_that_have_become_the_same(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_groups(monkeypatch, rows=4, width=60)
-    parent = write_plain(tmp_path / "toy", [3, 1, 3, 1, 2, 3, 3, 2, 2])
-    stages: list[Stage] = ["dedupe", alike, "dedupe", scaled]
-    make(parent, stages, tmp_path / "out", settings, executor=Shuffled())
-    first: dict[tuple[int, int], oracle.Episode] = {}
-    for one in mapped(episodes_of(parent), plain_alike):
-        first.setdefault((len(one.rows), one.number % 2), one)
-    assert [one.number for one in first.values()] == [0, 1, 4, 5, 7]
-    check(tmp_path / "out", mapped(list(first.values()), plain_scaled))
-
-
-def test_episodes_that_get_shorter_and_go(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_groups(monkeypatch, rows=2, width=5200)
-    parent = write_rich(tmp_path / "rich", [3, 1, 1, 1, 4, 2, 7, 1, 5])
-    stages: list[Stage] = [
-        "filter:number != 8",
-        recipe_of([shorter], RunOptions(by="episode")).steps[0],
-        "filter:length > 1",
-        scaled,
-    ]
-    for layout in LAYOUTS:
-        executor = Shuffled(shards=layout == "ted")
-        dest = tmp_path / layout
-        make(parent, stages, dest, settings, executor=executor, chunksize=2, layout=layout)
-        assert len(executor.ran) > 3
-        episodes = plain_shorter([one for one in episodes_of(parent) if one.number != 8])
-        check(dest, mapped([one for one in episodes if len(one.rows) > 1], plain_scaled))
-        assert verify(dest) == ()
-
-
-def test_numbers_that_are_none(tmp_path: Path, settings: Settings) -> None:
-    batch = toy_batch([2, 3])
-    batch.steps["next", "reward"][3] = np.nan
-    batch.observations["observation", "state"][2, 1] = -np.inf
-    batch.observations["observation", "state"][1, 0] = -0.0
-    write_toy(tmp_path / "toy", [batch])
-    parent = tmp_path / "toy"
-    ways: dict[str, list[Stage]] = {"step": [CLIP], "fn": [doubled]}
-    for name, stages in ways.items():
-        found = make(parent, stages, tmp_path / name, settings, executor=Shuffled(shards=True))
-        plain = clipped if name == "step" else plain_doubled
-        check(tmp_path / name, mapped(episodes_of(parent), plain))
-        assert dict(found.manifest.non_finite) == {
-            "next/reward": {"nan": 1, "inf": 0},
-            "observation/state": {"nan": 0, "inf": 1},
-        }
-
-
-def doubled(td: Any) -> Any:
-    for place in (td, td["next"]):
-        place["observation", "state"] = place["observation", "state"] * 2
-    return td
-
-
-def plain_doubled(row: Row) -> Row:
-    for key in (("observation", "state"), ("next", "observation", "state")):
-        row[key] = row[key] * 2
-    return row
+    check(dest, mapped(mapped(episodes_of(parent), pairs.odd_root), pairs.plain_late_root))
 
 
 def test_the_manifest(tmp_path: Path, settings: Settings) -> None:
-    parent = write_plain(tmp_path / "toy")
+    parent = runs.write_plain(tmp_path / "toy")
     found = make(parent, [CLIP], tmp_path / "out", settings)
     text = oracle.Plain(tmp_path / "out").manifest
     assert text["id"] == f"local:out@{text['converter']['options']['fingerprint'][:12]}"
@@ -477,7 +441,7 @@ def test_a_few_rows_of_every_task_are_read_back(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_groups(monkeypatch)
-    parent = write_plain(tmp_path / "toy")
+    parent = runs.write_plain(tmp_path / "toy")
     for mode, rows in [("none", 0), (0.01, 12)]:
         found = make(parent, [CLIP], tmp_path / str(mode), settings, audit=mode)
         assert found.manifest.audit["rows"] >= rows
@@ -486,42 +450,17 @@ def test_a_few_rows_of_every_task_are_read_back(
 
 def test_a_parent_that_was_replaced_is_read_anew(tmp_path: Path, settings: Settings) -> None:
     """What was opened before under the same path, in the same process, is another dataset now."""
-    toy, middle = write_plain(tmp_path / "toy"), tmp_path / "middle"
+    toy, middle = runs.write_plain(tmp_path / "toy"), tmp_path / "middle"
     made = {}
-    for fn, plain in [(scaled, plain_scaled), (flags, plain_flags)]:
+    for fn, plain in [(scaled, scaled), (pairs.flags, pairs.flags)]:
         make(toy, [fn], middle, settings, force=True)
         made[fn.__name__] = tmp_path / fn.__name__
         make(middle, [CLIP], made[fn.__name__], settings)
         check(made[fn.__name__], mapped(mapped(episodes_of(toy), plain), clipped))
 
 
-def silent(td: Any) -> Any:
-    td["observation", "mission"] = td["observation", "mission"] * 0
-    return td
-
-
-def plain_silent(row: Row) -> Row:
-    row["observation", "mission"] = row["observation", "mission"] * np.int32(0)
-    return row
-
-
-def test_text_that_is_told_apart_keeps_its_words(tmp_path: Path, settings: Settings) -> None:
-    parent = write_rich(tmp_path / "rich")
-    words = oracle.Plain(parent).words("observations", "observation", "mission")
-    for layout in LAYOUTS:
-        make(parent, [silent], tmp_path / layout, settings, layout=layout)
-        plain = oracle.Plain(tmp_path / layout)
-        table = "ted" if layout == "ted" else "steps"
-        for key in (("observation", "mission"), ("next", "observation", "mission")):
-            assert plain.words(table, *key) == words
-        again = tmp_path / f"{layout}-again"
-        make(tmp_path / layout, [CLIP], again, settings)
-        assert oracle.Plain(again).words(table, "next", "observation", "mission") == words
-        check(again, mapped(mapped(episodes_of(parent), plain_silent), clipped))
-
-
 def test_words_of_every_table_are_taken_over(tmp_path: Path, settings: Settings) -> None:
-    parent = write_rich(tmp_path / "rich")
+    parent = runs.write_rich(tmp_path / "rich")
     before = oracle.Plain(parent)
     stages: list[Stage] = [scaled, "rename:observation.mission=observation.order,plan=script"]
     make(parent, stages, tmp_path / "out", settings)
@@ -538,7 +477,7 @@ def test_words_of_every_table_are_taken_over(tmp_path: Path, settings: Settings)
 def test_spaces_licence_and_the_rest_of_what_the_source_said(
     tmp_path: Path, settings: Settings
 ) -> None:
-    parent = write_plain(tmp_path / "toy")
+    parent = runs.write_plain(tmp_path / "toy")
     path = parent / "manifest.json"
     said = {
         "spaces": {"observation": {"type": "Box"}, "action": {"type": "Discrete"}},
@@ -558,23 +497,6 @@ def test_spaces_licence_and_the_rest_of_what_the_source_said(
     }
     assert found["notes"][0] == "Rewards are late."
     assert "Spaces of action are left out" in found["notes"][-1]
-
-
-def test_functions_that_leave_out_all_they_may(tmp_path: Path, settings: Settings) -> None:
-    def bare(td: Any) -> Any:
-        return td.select("done")
-
-    parent = write_plain(tmp_path / "toy")
-    needed = {"action", "reward", "done", "terminated", "truncated"}
-    wanted = mapped(
-        episodes_of(parent), lambda row: {k: v for k, v in row.items() if k[-1] in needed}
-    )
-    for layout in LAYOUTS:
-        found = make(parent, [bare], tmp_path / layout, settings, layout=layout)
-        check(tmp_path / layout, wanted)
-        assert "not returned by bare, kept as they were" in found.manifest.notes[0]
-        make(tmp_path / layout, [CLIP], tmp_path / f"{layout}2", settings)
-        check(tmp_path / f"{layout}2", mapped(wanted, clipped))
 
 
 def halved(td: Any) -> Any:
@@ -615,7 +537,7 @@ def test_indices_below_zero_have_a_space(tmp_path: Path, settings: Settings) -> 
 def test_spaces_of_leaves_with_other_values_are_left_out(
     tmp_path: Path, settings: Settings, stage: Stage, kept: list[str]
 ) -> None:
-    parent = write_plain(tmp_path / "toy")
+    parent = runs.write_plain(tmp_path / "toy")
     path = parent / "manifest.json"
     spaces = {"observation": {"type": "Dict"}, "action": {"type": "Box"}}
     path.write_text(json.dumps({**json.loads(path.read_text()), "spaces": spaces}))

@@ -26,8 +26,8 @@ import torch
 from tensordict import TensorDict
 
 import offline_data
+from offline_data.base.config import resolve_settings
 from offline_data.base.errors import UsageError
-from offline_data.base.progress import SilentProgress
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.pipeline.preprocess.engine import preprocess
 from offline_data.pipeline.preprocess.identity import (
@@ -36,8 +36,10 @@ from offline_data.pipeline.preprocess.identity import (
     digest_of,
     is_own,
 )
+from offline_data.pipeline.preprocess.job import Job
 from offline_data.pipeline.preprocess.steps.base import Step
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.pipeline.preprocess.worker import plan_job
+from tests.pipeline.preprocess.runs import InOrder, Notes, write_plain
 
 BASE = """
     import math
@@ -81,49 +83,38 @@ def digest(source: str, name: str = "fn", helpers: str = "def shift(x): return x
         del sys.modules["helpers"]
 
 
-def changed(old: str, new: str) -> str:
+CHANGES = [
+    ("x * SCALE", "x * SCALE + 0"),  # a function that is called
+    ("x * SCALE", "x + SCALE"),
+    ("SCALE = 2", "SCALE = 3"),  # a value that it uses
+    ("SCALE = 2", "SCALE = 2.0"),
+    ("SCALE = 2", "SCALE = True"),
+    ("by = 1", "by = 2"),  # a class
+    ("x + self.by", "x - self.by"),
+    ("SHIFT = Shift()", "SHIFT = Shift(); SHIFT.by = 7"),  # an object
+    ("add=1", "add=3"),  # defaults
+    ("more=2", "more=3"),
+    ('"q", "r"', '"q", "s"'),  # constants
+    ('"a": [1, 2]', '"a": [1, 3]'),
+    ('{"x", "y", "z"}', '{"x", "y", "w"}'),
+    ("[inner(z) for z in y]", "[inner(z) for z in y if z]"),  # functions inside
+    ("math.sqrt", "math.cbrt"),  # names of what is installed
+    ("helpers.shift", "helpers.other"),
+    ("+ add", "- add"),
+]
+NO_CHANGES = [
+    ("UNUSED = 5", "UNUSED = 6"),
+    ("x - 1", "x - 2"),  # a function that is not called
+    ("SCALE = 2", "\n\n\n    SCALE = 2  # a comment"),
+    ('{"x", "y", "z"}', '{"z", "x", "y"}'),
+    ("class Shift:", "class Shift:\n        '''Shifts.'''"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES + NO_CHANGES)
+def test_what_is_a_change(old: str, new: str) -> None:
     assert old in BASE
-    return digest(BASE.replace(old, new))
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("x * SCALE", "x * SCALE + 0"),  # a function that is called
-        ("x * SCALE", "x + SCALE"),
-        ("SCALE = 2", "SCALE = 3"),  # a value that it uses
-        ("SCALE = 2", "SCALE = 2.0"),
-        ("SCALE = 2", "SCALE = True"),
-        ("by = 1", "by = 2"),  # a class
-        ("x + self.by", "x - self.by"),
-        ("SHIFT = Shift()", "SHIFT = Shift(); SHIFT.by = 7"),  # an object
-        ("add=1", "add=3"),  # defaults
-        ("more=2", "more=3"),
-        ('"q", "r"', '"q", "s"'),  # constants
-        ('"a": [1, 2]', '"a": [1, 3]'),
-        ('{"x", "y", "z"}', '{"x", "y", "w"}'),
-        ("[inner(z) for z in y]", "[inner(z) for z in y if z]"),  # functions inside
-        ("math.sqrt", "math.cbrt"),  # names of what is installed
-        ("helpers.shift", "helpers.other"),
-        ("+ add", "- add"),
-    ],
-)
-def test_changes(old: str, new: str) -> None:
-    assert changed(old, new) != digest(BASE)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("UNUSED = 5", "UNUSED = 6"),
-        ("x - 1", "x - 2"),  # a function that is not called
-        ("SCALE = 2", "\n\n\n    SCALE = 2  # a comment"),
-        ('{"x", "y", "z"}', '{"z", "x", "y"}'),
-        ("class Shift:", "class Shift:\n        '''Shifts.'''"),
-    ],
-)
-def test_what_does_not_matter(old: str, new: str) -> None:
-    assert changed(old, new) == digest(BASE)
+    assert (digest(BASE.replace(old, new)) != digest(BASE)) == ((old, new) in CHANGES)
 
 
 def test_other_modules_of_the_users() -> None:
@@ -420,15 +411,11 @@ def test_objects_of_torch_are_the_same_in_every_process(tmp_path: Path) -> None:
     assert len(set(first.split())) == 3
 
 
-LENGTHS = [4] * 5
-
-
 @pytest.fixture
 def ds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Five episodes, which can be five tasks."""
     monkeypatch.setattr(planning, "GROUP_BYTES", 1)
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS)])
-    return offline_data.open_dataset(tmp_path / "toy")
+    return offline_data.open_dataset(write_plain(tmp_path / "toy", [4] * 5))
 
 
 class Handle:
@@ -441,33 +428,31 @@ class Handle:
         raise TypeError("no")
 
 
-def held_in_hdf5(folder: Path, number: float) -> Any:
-    return h5py.File(folder / f"{number}.h5", "w").create_dataset("x", data=[number])
-
-
-UNKNOWN_REUSE: dict[str, Callable[[Path, float], Callable[[Any], Any]]] = {
-    "h5py": lambda folder, n: _by(held_in_hdf5(folder, n)),
-    "object": lambda _, n: _by([Handle(n)], lambda held: held[0].number),
-    "generator": lambda _, n: _by(_counting(n), lambda held: held.gi_frame.f_locals["n"]),
-}
-
-
-def _counting(n: float) -> Any:
+def counting(n: float) -> Any:
     while True:
         yield n
 
 
-def _by(held: Any, number: Callable[[Any], Any] = lambda held: held[0]) -> Callable[[Any], Any]:
+def giving(held: Any, number: Callable[[Any], Any] = lambda held: held[0]) -> Callable[[Any], Any]:
+    """Return a function that sets actions to a number of an object that it holds."""
     return lambda td: td.set("action", td["action"] * 0 + float(number(held)))
 
 
+def of_hdf5(folder: Path, number: float) -> Any:
+    file = h5py.File(folder / f"{number}.h5", "w")
+    return giving(file.create_dataset("x", data=[number]))
+
+
+def of_object(_: Path, number: float) -> Any:
+    return giving([Handle(number)], lambda held: held[0].number)
+
+
 def actions(path: Path) -> Any:
-    return np.unique(offline_data.open_dataset(path)[:]["action"].numpy())
+    return np.unique(offline_data.open_dataset(path)[:]["action"].numpy()).tolist()
 
 
-@pytest.mark.parametrize("name", ["h5py", "object"])
-def test_it_is_not_used_again(ds: Any, tmp_path: Path, name: str) -> None:
-    make, root = UNKNOWN_REUSE[name], tmp_path / "root"
+@pytest.mark.parametrize("make", [of_hdf5, of_object])
+def test_it_is_not_used_again(ds: Any, tmp_path: Path, make: Callable[[Path, float], Any]) -> None:
     one, other = make(tmp_path, 1), make(tmp_path, 2)
     ds.preprocess(one, dest=tmp_path / "out")
     for fn in (other, one):
@@ -475,43 +460,22 @@ def test_it_is_not_used_again(ds: Any, tmp_path: Path, name: str) -> None:
             ds.preprocess(fn, dest=tmp_path / "out")
         assert "--force" in str(error.value.shell_hint)
     ds.preprocess(other, dest=tmp_path / "out", force=True)
-    assert actions(tmp_path / "out").tolist() == [2.0]
-    ds.preprocess(one, name="new", root=root)
+    assert actions(tmp_path / "out") == [2.0]
+    place: dict[str, Any] = {"name": "new", "root": tmp_path / "root"}
+    ds.preprocess(one, **place)
     with pytest.raises(UsageError, match=r"made by another recipe.*has no fingerprint"):
-        ds.preprocess(one, name="new", root=root)
-    assert "its results are not reused" in str(
-        offline_data.open_dataset(tmp_path / "out").manifest.notes
-    )
+        ds.preprocess(one, **place)
+    notes = offline_data.open_dataset(tmp_path / "out").manifest.notes
+    assert "its results are not reused" in str(notes)
 
 
-class Stops:
-    """Runs some tasks, and is interrupted."""
-
-    name, shards = "stops", False
-
-    def run(self, job: Any, tasks: Any, progress: Any) -> Any:  # noqa: ARG002
-        for number, task in enumerate(tasks):
-            if number == 3:
-                raise KeyboardInterrupt
-            yield number, job(task)
-
-
-@pytest.mark.parametrize("name", ["generator"])
-def test_it_is_not_resumed(ds: Any, tmp_path: Path, name: str) -> None:
-    make = UNKNOWN_REUSE[name]
-    one, other = make(tmp_path, 1), make(tmp_path, 2)
+def test_it_is_not_resumed(ds: Any, tmp_path: Path) -> None:
+    one, other = (giving(counting(n), lambda held: held.gi_frame.f_locals["n"]) for n in (1.0, 2.0))
     with pytest.raises(KeyboardInterrupt, match=r"nothing is kept.*has no fingerprint"):
-        ds.preprocess(one, dest=tmp_path / "out", chunksize=4, engine=Stops())
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+        ds.preprocess(one, dest=tmp_path / "out", chunksize=4, engine=InOrder(3))
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     ds.preprocess(other, dest=tmp_path / "out", chunksize=4, resume=True)
-    assert actions(tmp_path / "out").tolist() == [2.0]
-
-
-def known(number: float) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
-    return {
-        "closure": (lambda td: td.set("action", td["action"] * 0 + number), lambda x: x),
-        "global": (by_global, lambda _: GLOBAL.__setitem__(0, number)),
-    }
+    assert actions(tmp_path / "out") == [2.0]
 
 
 GLOBAL = [0.0]
@@ -521,28 +485,23 @@ def by_global(td: Any) -> Any:
     return td.set("action", td["action"] * 0 + GLOBAL[0])
 
 
-@pytest.mark.parametrize("name", ["global"])
-def test_what_is_told_apart(ds: Any, tmp_path: Path, name: str) -> None:
-    """The same function is; the same with other values is another one."""
-    for number, resume in ((1.0, False), (1.0, False), (2.0, True)):
-        fn, prepare = known(number)[name]
-        prepare(None)
-        if number == 1.0:
-            ds.preprocess(fn, dest=tmp_path / "out")
-            assert actions(tmp_path / "out").tolist() == [1.0]
-            continue
-        with pytest.raises(UsageError, match="another dataset"):
-            ds.preprocess(fn, dest=tmp_path / "out")
-        with pytest.raises(KeyboardInterrupt, match="--resume"):
-            ds.preprocess(fn, dest=tmp_path / "two", chunksize=4, engine=Stops())
-        other, prepare = known(3.0)[name]
-        prepare(None)
-        with pytest.raises(UsageError, match="another recipe"):
-            ds.preprocess(other, dest=tmp_path / "two", chunksize=4, resume=resume)
-        fn, prepare = known(number)[name]
-        prepare(None)
-        ds.preprocess(fn, dest=tmp_path / "two", chunksize=4, resume=resume)
-        assert actions(tmp_path / "two").tolist() == [2.0]
+def test_a_function_with_other_values_is_another_one(ds: Any, tmp_path: Path) -> None:
+    out, two = tmp_path / "out", tmp_path / "two"
+    GLOBAL[0] = 1.0
+    for _ in range(2):
+        ds.preprocess(by_global, dest=out)
+    assert actions(out) == [1.0]
+    GLOBAL[0] = 2.0
+    with pytest.raises(UsageError, match="another dataset"):
+        ds.preprocess(by_global, dest=out)
+    with pytest.raises(KeyboardInterrupt, match="--resume"):
+        ds.preprocess(by_global, dest=two, chunksize=4, engine=InOrder(3))
+    GLOBAL[0] = 3.0
+    with pytest.raises(UsageError, match="another recipe"):
+        ds.preprocess(by_global, dest=two, chunksize=4, resume=True)
+    GLOBAL[0] = 2.0
+    ds.preprocess(by_global, dest=two, chunksize=4, resume=True)
+    assert actions(two) == [2.0]
 
 
 def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
@@ -561,18 +520,14 @@ def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
 
         return Times()
 
-    ds.preprocess(step(1), dest=tmp_path / "out")
-    ds.preprocess(step(1), dest=tmp_path / "out")
+    for _ in range(2):
+        ds.preprocess(step(1), dest=tmp_path / "out")
     with pytest.raises(UsageError, match="another dataset"):
         ds.preprocess(step(2), dest=tmp_path / "out")
-    assert actions(tmp_path / "out").tolist() == [1.0]
+    assert actions(tmp_path / "out") == [1.0]
 
 
 def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> None:
-    from offline_data.base.config import resolve_settings
-    from offline_data.pipeline.preprocess.job import Job
-    from offline_data.pipeline.preprocess.worker import plan_job
-
     (tmp_path / "fns.py").write_text(
         f"import h5py\nX = h5py.File({str(tmp_path / 'x.h5')!r}, 'a')\n"
         "def fn(td):\n    X.filename\n    return td\n"
@@ -587,20 +542,14 @@ def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize("named", [False, True])
 def test_what_is_not_the_datasets_stays(ds: Any, tmp_path: Path, named: bool) -> None:
     """A user's own files in a directory that is replaced by force are kept, and named."""
-    notes: list[str] = []
-
-    class Told(SilentProgress):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
     place: dict[str, Any] = {"name": "new", "root": tmp_path / "root"}
     place = place if named else {"dest": tmp_path / "out"}
-    first = ds.preprocess(known(1.0)["closure"][0], **place).reader.path
+    first, told = ds.preprocess(giving([1.0]), **place).reader.path, Notes()
     (first / "notes.txt").write_text("mine")
     (first / "plots").mkdir()
     (first / "plots" / "a.png").write_text("mine too")
-    ds.preprocess(known(2.0)["closure"][0], **place, force=True, progress=Told())
+    ds.preprocess(giving([2.0]), **place, force=True, progress=told)
     found = sorted(tmp_path.rglob("notes.txt")) + sorted(tmp_path.rglob("a.png"))
     assert [path.read_text() for path in found] == ["mine", "mine too"]
-    assert all(any(str(path) in note for note in notes) for path in found), notes
+    assert all(any(str(path) in note for note in told.notes) for path in found), told.notes
     assert not (first / "manifest.json").exists() or not named

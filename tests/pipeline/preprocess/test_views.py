@@ -15,7 +15,7 @@ from offline_data.pipeline.preprocess import plan as planning
 from offline_data.store.layout import LayoutName
 from offline_data.store.reader import open_reader
 from tests.pipeline.preprocess.oracle import Episode, episodes_of
-from tests.pipeline.preprocess.runs import write_rich
+from tests.pipeline.preprocess.runs import InOrder, write_rich
 
 REWARD, DONE = ("next", "reward"), ("next", "done")
 TERMINATED, TRUNCATED = ("next", "terminated"), ("next", "truncated")
@@ -170,22 +170,11 @@ def test_a_stopped_run_of_a_view_resumes(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "GROUP_BYTES", 1)
-    calls = [0]
-
-    class Once:
-        name, shards = "once", False
-
-        def run(self, job: Any, tasks: Any, progress: Any) -> Any:  # noqa: ARG002
-            for number, task in enumerate(tasks):
-                calls[0] += 1
-                if calls[0] == 3:
-                    raise KeyboardInterrupt
-                yield number, job(task)
-
+    once = InOrder(2)
     how, pieces = VIEWS["single rows"]
     ds = offline_data.open_dataset(parent)
     with pytest.raises(KeyboardInterrupt):
-        how(ds).preprocess(twice, dest=tmp_path / "out", chunksize=1, engine=Once())
-    how(ds).preprocess(twice, dest=tmp_path / "out", chunksize=1, engine=Once(), resume=True)
+        how(ds).preprocess(twice, dest=tmp_path / "out", chunksize=1, engine=once)
+    how(ds).preprocess(twice, dest=tmp_path / "out", chunksize=1, engine=once, resume=True)
     check(tmp_path / "out", expected(parent, pieces))
-    assert calls[0] == 3 + len(pieces) - 2, "the finished tasks were not run again"
+    assert once.ran == len(pieces), "the finished tasks were not run again"
