@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import offline_data
-from offline_data.base.errors import FormatError, MissingDependencyError, UsageError
+from offline_data.base.errors import FormatError, UsageError
 from offline_data.pipeline.record import log
 from offline_data.store.library import entry_at
 from offline_data.store.manifest import Manifest
@@ -113,14 +113,6 @@ def test_marks_and_discarded_episodes(tmp_path: Path) -> None:
         env.reset()
         env.step(0)  # 4
         env.mark(score=0.25)
-        with pytest.raises(UsageError, match="score is 'many'; expected float64"):
-            env.mark(score="many")
-        with pytest.raises(UsageError, match="'seed' is a column of every recording"):
-            env.mark(seed=3)
-        with pytest.raises(UsageError, match="expected a bool, a number or text"):
-            env.mark(path=[1])  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="expected a bool, a number or text"):
-            env.mark(count=1 << 63)
     kept = [ended(game)[at] for at in (0, 4)]
     marks = {"success": [True, False], "task": ["lift", None], "score": [1.0, 0.25]}
     assert_recorded(env.stored.path, kept, game, marks)
@@ -183,8 +175,6 @@ def test_marks_of_integers_and_floats(tmp_path: Path, first: float, *, resume: b
         env = offline_data.Recorder(Game(), "mine", root=tmp_path, resume=True)
         play(env, 1)
     if first == 0.5:
-        with pytest.raises(UsageError, match="score is 9007199254740993; expected float64"):
-            env.mark(score=2**53 + 1)
         env.mark(score=float("nan"))
         env.close()
         return
@@ -351,7 +341,8 @@ def test_it_is_synced_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         time.sleep(0.01)
     assert len(files) == 1
     assert syncs.lacks(files) == []
-    env.close()
+    for _ in range(2):  # the second time is nothing
+        env.close()
 
 
 def test_a_vector_of_any_version_of_gymnasium(tmp_path: Path) -> None:
@@ -366,30 +357,6 @@ def test_a_vector_of_any_version_of_gymnasium(tmp_path: Path) -> None:
     played = [game for game in ended(*games) if game.rewards]
     assert set(rewards) >= {reward for game in played for reward in game.rewards}
     assert len(set(rewards)) == len(rewards)
-
-
-def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="not a str"):
-        offline_data.Recorder("CartPole-v1", "mine", root=tmp_path)
-    with pytest.raises(UsageError, match="Sequence space cannot be recorded"):
-        offline_data.Recorder(Game(spaces.Sequence(BOX)), "mine", root=tmp_path)
-    env = offline_data.Recorder(Game(), "mine", root=tmp_path)
-    with pytest.raises(UsageError, match="no episode under way"):
-        env.step(0)
-    with pytest.raises(UsageError, match="no episode to mark"):
-        env.mark(success=True)
-    with pytest.raises(UsageError, match="being recorded by another"):
-        offline_data.Recorder(Game(), "mine", root=tmp_path)
-    env.reset()
-    for _ in range(3):
-        env.step(0)
-    with pytest.raises(UsageError, match="no episode under way"):
-        env.step(0)
-    env.close()
-    env.close()
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
-    with pytest.raises(MissingDependencyError, match="Recorder needs gymnasium"):
-        offline_data.Recorder(env, "other", root=tmp_path)
 
 
 def test_a_spec_that_json_cannot_hold(tmp_path: Path) -> None:

@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import offline_data
 from offline_data.base.config import resolve_settings
@@ -84,20 +82,11 @@ def test_a_fault_at_every_third_file_operation(tmp_path: Path, kind: Kind) -> No
         for path in (root / "local/mine").glob("*"):
             assert offline_data.verify(str(path)).problems == ()
         stored, _ = continue_it(root)
-        reader = open_reader(stored.path)
-        rewards = [
-            reader.step(("next", "reward"))[start : start + length, 0].tolist()
-            for start, length in zip(reader.starts, reader.lengths, strict=True)
-        ]
+        rewards = rewards_of(stored.path)
         game = Game()
-        game_env: Any = game
-        game_env.reset()
-        for _ in range(STEPS):
-            if any(game_env.step(0)[2:4]):
-                game_env.reset()
+        play(game, STEPS)
         expected = [one.rewards for one in ended(game)]
-        more = expected[0]
-        assert rewards[-1] == more
+        assert rewards[-1] == expected[0]
         kept = rewards[:-1]
         least = 0 if kind == "power cut" else before
         assert kept == expected[: len(kept)], (at, kept)
@@ -241,70 +230,12 @@ def test_continued_twice(tmp_path: Path, finished: bool, layout: Any) -> None:
     assert offline_data.verify("local:mine", root=tmp_path).problems == ()
 
 
-def test_a_name_that_is_taken(tmp_path: Path) -> None:
-    env = offline_data.Recorder(Game(), "mine", root=tmp_path)
-    play(env, 5)
-    env._held.close()  # as after a kill
-    with pytest.raises(UsageError, match="unfinished recording of 2 episodes") as error:
-        offline_data.Recorder(Game(), "mine", root=tmp_path)
-    assert "resume=True continues it" in str(error.value.shell_hint)
-    first = continue_it(tmp_path)[0]
-    with pytest.raises(UsageError, match="already exists"):
-        offline_data.Recorder(Game(), "mine", root=tmp_path)
-    game = Game(first=50)
+def test_a_name_that_is_taken_is_replaced(tmp_path: Path) -> None:
+    first, game = continue_it(tmp_path)[0], Game(first=50)
     with offline_data.Recorder(game, "mine", root=tmp_path, force=True) as env:
         play(env, 5)
     assert not first.path.exists()
     assert_recorded(env.stored.path, ended(game), game)
-    arrays = {
-        "observations": np.eye(3),
-        "actions": np.eye(3),
-        "rewards": np.ones(3),
-        "terminals": np.arange(3) == 2,
-    }
-    offline_data.convert(arrays, "arrays", root=tmp_path)
-    with pytest.raises(UsageError, match="not made by Recorder"):
-        offline_data.Recorder(Game(), "arrays", root=tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (
-            Game(spaces.Box(-1, 1, (4,), np.float32)),
-            r"The space of observation is Box \(dtype float32, shape \[4\]",
-        ),
-        (
-            Game(action=spaces.Discrete(4)),
-            r"The space of action is Discrete \(dtype int64, start 0, n 4\)",
-        ),
-        (Game(spaces.Dict(a=spaces.Discrete(2))), "The space of observation is nothing"),
-        (
-            gymnasium.make("CartPole-v1"),
-            "recorded in the environment None; this one is CartPole-v1",
-        ),
-    ],
-)
-def test_another_environment_is_refused(
-    tmp_path: Path, finished: bool, other: Any, message: str
-) -> None:
-    env = offline_data.Recorder(Game(), "mine", root=tmp_path)
-    play(env, 5)
-    env.close() if finished else env._held.close()
-    with pytest.raises(UsageError, match=message):
-        offline_data.Recorder(other, "mine", root=tmp_path, resume=True)
-    assert continue_it(tmp_path)[0].episodes > 2
-
-
-def test_a_log_of_a_dataset_that_is_gone(tmp_path: Path) -> None:
-    continue_it(tmp_path)
-    env = offline_data.Recorder(Game(), "mine", root=tmp_path, resume=True)
-    play(env, 5)
-    env._held.close()
-    offline_data.remove("local:mine", root=tmp_path)
-    with pytest.raises(UsageError, match="found no such dataset"):
-        offline_data.Recorder(Game(), "mine", root=tmp_path, resume=True)
 
 
 def test_damage_in_the_middle_loses_one_episode(tmp_path: Path) -> None:
