@@ -69,13 +69,6 @@ def check(
 
     Raises:
         IntegrityError: A field is missing, or not as expected.
-
-    Example:
-        >>> check({"epoch": 3}, "sampler", {"epoch": COUNT})
-        {'epoch': 3}
-        >>> check({"epoch": -3}, "sampler", {"epoch": COUNT})
-        Traceback (most recent call last):
-        offline_data.errors.IntegrityError: The state of sampler is damaged: epoch is -3; expected ...
     """
     if not isinstance(state, Mapping):
         raise IntegrityError(f"The state of {where} is {_describe(state)}; expected a dict")

@@ -27,12 +27,7 @@ def as_key(key: KeyLike) -> Key:
 
 
 def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
-    """Parse several keys; a string is one key.
-
-    Example:
-        >>> as_keys("next.reward"), as_keys(["action", ("observation", "state")])
-        ((('next', 'reward'),), (('action',), ('observation', 'state')))
-    """
+    """Parse several keys; a string is one key."""
     return tuple(as_key(key) for key in ([keys] if isinstance(keys, str) else keys))
 
 
@@ -44,9 +39,8 @@ def path_of(key: NestedKey) -> Key:
 def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     """Return the known keys selected by `wanted`, in their original order.
 
-    A key may be a parent, which selects all leaves below it; a string is one key.
-
-    Raises `UsageError` for a key that is neither a leaf nor a parent of leaves.
+    A key may be a parent, which selects all leaves below it; a string is one key. Raises `UsageError`
+    for a key that is neither a leaf nor a parent of leaves.
 
     Example:
         >>> select_keys([("action",), ("next", "reward"), ("next", "done")], ["next"])

@@ -71,7 +71,6 @@ class Pieces:
 
     @cached_property
     def count(self) -> int:
-        """Number of rows of the view."""
         return int(self.starts[-1])
 
     @cached_property
@@ -106,7 +105,6 @@ class Pieces:
         return Pieces((low + self._shift)[kept], lengths[kept])
 
     def digest(self) -> str:
-        """Return a digest of the rows."""
         return _digest(self.first, self.lengths)
 
     def cut(self, runs: EpisodeIndex) -> Pieces:  # noqa: ARG002 - already cut at runs
@@ -123,23 +121,18 @@ class RowList:
 
     @property
     def count(self) -> int:
-        """Number of rows of the view."""
         return len(self.rows)
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return the storage's rows of view rows, int64 `[B]`; raises `IndexError`."""
         return self.rows.index_select(0, numbers)
 
     def left_out(self, rows: Tensor) -> Tensor:
-        """Return the view's rows, ascending, whose storage rows are in `rows`."""
         return torch.isin(self.rows, rows).nonzero()[:, 0]
 
     def between(self, start: int, stop: int) -> RowList:
-        """Return the view's rows `[start, stop)`."""
         return RowList(self.rows[start:stop].clone())
 
     def digest(self) -> str:
-        """Return a digest of the rows."""
         return _digest(self.rows)
 
     def cut(self, runs: EpisodeIndex) -> Pieces:
@@ -210,7 +203,6 @@ class SubsetStorage:
         return SubsetStorage, (self.whole, self.row_map)
 
     def __len__(self) -> int:
-        """Return the number of rows, including those without a known next observation."""
         return self.row_map.count
 
     @property
@@ -219,7 +211,6 @@ class SubsetStorage:
         return self.whole if isinstance(self.whole, DatasetStorage) else self.whole.steps
 
     def rows(self, *, valid_only: bool) -> ValidRows:
-        """Return the rows that a sampler may draw; see `Sampleable`. Raises `UsageError` if empty."""
         of_whole = self.whole.rows(valid_only=valid_only)  # raises if the dataset was deleted
         if not len(self):
             raise UsageError("The view is empty, so there is nothing to sample")
@@ -261,11 +252,9 @@ class SubsetStorage:
 
     @property
     def needs_io(self) -> bool:
-        """Whether batches are currently read from disk; see `DatasetStorage.needs_io`."""
         return bool(getattr(self.whole, "needs_io", False))
 
     def prefetch_rows(self, rows: Tensor) -> None:
-        """Prefetch rows that will be gathered soon, if the storage `needs_io`."""
         self.whole.prefetch_rows(self.row_map.at(rows))  # type: ignore[union-attr]
 
     @cached_property
@@ -296,7 +285,6 @@ class SubsetStorage:
         return self._episode_rows.take(episodes.long())
 
     def gather(self, rows: Tensor) -> TensorDict:
-        """Return the batch of `rows`; see `Storage`; raises `IndexError`."""
         if isinstance(self.whole, DatasetStorage):
             return assemble(self._tree, self.leaves(rows), rows.shape, self.whole.device)
         batch = self.whole.gather(self.row_map.at(rows))

@@ -114,7 +114,6 @@ class DatasetStorage:
         return tree_of(self._plan.slots)
 
     def __len__(self) -> int:
-        """Return `N`, the number of transitions, including those without a known next observation."""
         return self.reader.transitions
 
     def rows(self, *, valid_only: bool) -> ValidRows:

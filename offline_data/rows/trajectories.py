@@ -44,11 +44,9 @@ class TrajectoryStorage:
         self._lengths = torch.from_numpy(steps.reader.lengths)
 
     def __len__(self) -> int:
-        """Return `E`."""
         return len(self._lengths)
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - all episodes are valid
-        """Return all episodes."""
         return ValidRows(len(self))
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
@@ -63,7 +61,6 @@ class TrajectoryStorage:
         return EpisodeIndex(count, torch.ones_like(count))
 
     def gather(self, rows: Tensor) -> TensorDict:
-        """Return the episodes `rows`, `[B, T]`."""
         longest = int(self._lengths.max())
         steps, mask = pad_rows(self._starts[rows], self._lengths[rows], longest)
         mask = mask.to(self.steps.device)

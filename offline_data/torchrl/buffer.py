@@ -477,7 +477,6 @@ class ReplayBuffer(Buffer[Batch]):
         return threading.RLock() if self._grows else nullcontext()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the lock."""
         with self._lock:
             return {**vars(self), "_lock": None}
 

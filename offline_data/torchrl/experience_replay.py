@@ -68,6 +68,8 @@ class _NamesOfSource:
 class SourceExperienceReplay(BaseDatasetExperienceReplay):
     """A dataset of one source, loaded by the source's own name.
 
+    What differs from TorchRL's classes: <https://offline-data.github.io/offline-data/guides/torchrl/>.
+
     Attributes:
         available_datasets: Names of the datasets known without the network.
         dataset_id: The name it was loaded by.
@@ -129,8 +131,7 @@ class MinariExperienceReplay(SourceExperienceReplay):
     """A Minari dataset, with TorchRL's signature.
 
     `MinariExperienceReplay("D4RL/door/human-v2", batch_size=256)` loads one, with text as strings.
-    `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    `load_dataset` explains other arguments and exceptions.
 
     Args:
         dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
@@ -173,8 +174,7 @@ class D4RLExperienceReplay(SourceExperienceReplay):
     """A D4RL dataset, with TorchRL's signature, without the d4rl package.
 
     `D4RLExperienceReplay("hopper-medium-v2", batch_size=256)` loads one. `load_dataset` explains
-    other arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    other arguments and exceptions.
 
     Args:
         dataset_id: D4RL's name, with or without `d4rl:`.
@@ -223,16 +223,14 @@ class AtariDQNExperienceReplay(SourceExperienceReplay):
 
     `AtariDQNExperienceReplay("Pong/5", batch_size=256)` loads one;
     `derived=[frame_stack(4, pad="zero")]` gives the stacks that the agent saw. `load_dataset`
-    explains other arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    explains other arguments and exceptions.
 
     Args:
         dataset_id: `Pong/5`, or d4rl-atari's name `pong-mixed-v0`, with or without `atari_dqn:`;
             `Pong/5@unversioned+checkpoints-0-5` is the result of `offline-data download
             atari_dqn:Pong/5 --checkpoints 0:5`.
         num_procs: Number of processes that convert checkpoints; 0: from the settings.
-        num_slices, slice_len: Number or length of slices in a batch; see `SliceSampler`.
-        strict_len: Whether to leave out episodes shorter than a slice.
+        num_slices, slice_len, strict_len: See `SliceSampler`.
         replacement: Whether to draw rows or slices with replacement.
         mp_start_method: Ignored.
     """
@@ -260,8 +258,7 @@ class GenDGRLExperienceReplay(SourceExperienceReplay):
     """A Gen-DGRL (Procgen) dataset, with TorchRL's signature.
 
     `GenDGRLExperienceReplay("bigfish-1M_E", batch_size=256)` loads one, with or without
-    `gen_dgrl:`. `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    `gen_dgrl:`. `load_dataset` explains other arguments and exceptions.
     """
 
     source = "gen_dgrl"
@@ -278,8 +275,7 @@ class OpenMLExperienceReplay(SourceExperienceReplay):
 
     `OpenMLExperienceReplay("adult_num", 256)` loads one: each row is a whole episode, whose action
     is `y`. The default `sampler` draws without replacement. `load_dataset` explains other arguments
-    and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    and exceptions.
 
     Args:
         name: TorchRL's name or OpenML's number, with or without `openml:`: `"61"` as published,
@@ -311,8 +307,7 @@ class RobosetExperienceReplay(SourceExperienceReplay):
 
     `RobosetExperienceReplay("FK1-v4(expert)/FK1_Knob1OnRandom_v2d-v4", 256)` loads one, with or
     without `roboset:`. No environment is created: `env_kwargs`, which TorchRL ignores, are refused.
-    `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    `load_dataset` explains other arguments and exceptions.
     """
 
     source = "roboset"
@@ -323,8 +318,7 @@ class VD4RLExperienceReplay(SourceExperienceReplay):
 
     `VD4RLExperienceReplay("main/walker_walk/random/64px", 256)` loads one, with or without
     `vd4rl:`. No environment is created: `env_kwargs`, which TorchRL ignores, are refused.
-    `load_dataset` explains other arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    `load_dataset` explains other arguments and exceptions.
 
     Args:
         totensor: Whether to convert `pixels` to float32 in [0, 1], channels first, like
@@ -362,19 +356,17 @@ class OpenXExperienceReplay(SourceExperienceReplay):
 
     `OpenXExperienceReplay("viola", batch_size=256, download=True)` loads one. Without `download`,
     the object is a `StreamingDataset`, not an instance of this class. `load_dataset` explains other
-    arguments and exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    arguments and exceptions.
 
     Args:
         dataset_id: Name, with or without `openx:`, a split (`viola/train[:100]`) or `@VERSION`.
         batch_size: None: iteration yields whole episodes, `num_slices` at a time; or, with
             `slice_len`, a slice of each episode.
         shuffle: Whether to shuffle; False: the dataset's order.
-        num_slices, slice_len: Number of slices in a batch, or rows in a slice.
+        num_slices, slice_len, strict_length: See `SliceSampler`.
         pad: Streams only: value that pads short episodes.
         replacement: Whether to draw with replacement; None: True if downloaded.
         streaming: Whether to read batches from the host without converting anything.
-        strict_length: Whether to leave out episodes shorter than a slice.
         split: Split or slice of one, in TFDS notation: `train`, `train[10%:20%]+test`.
     """
 
@@ -457,16 +449,14 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
 
     `LeRobotExperienceReplay("lerobot/pusht", batch_size=64)` loads one, with TorchRL's names of
     leaves, such as `language_instruction` and `frame`. `load_dataset` explains other arguments and
-    exceptions; what differs from TorchRL:
-    <https://offline-data.github.io/offline-data/guides/torchrl/>.
+    exceptions.
 
     Args:
         repo_id: Repository of the hub, with or without `lerobot:`; `@COMMIT` pins it.
-        num_slices, slice_len: Number or length of slices in a batch; see `SliceSampler`.
+        num_slices, slice_len, strict_length: See `SliceSampler`.
         key_map: Names of leaves by names of columns, in place of TorchRL's.
         decode_video: False (references to frames) is not supported.
         rehydrate: Ignored: nothing is left out that would have to be added.
-        strict_length: Whether to leave out episodes shorter than a slice.
         delta_timestamps: See `load_dataset`; keys are names of columns.
     """
 

@@ -108,7 +108,6 @@ class OfflineToOnlineReplayBuffer:
         self._transform = transform
 
     def extend(self, data: Any) -> Tensor:
-        """Write new rows; see `ReplayBuffer.extend`."""
         return self.online_buffer.extend(data)
 
     def sample(self, batch_size: int | None = None) -> Any:
@@ -149,12 +148,7 @@ class OfflineToOnlineReplayBuffer:
             )
 
     def update_priority(self, index: TensorDict, priority: Tensor | float) -> None:
-        """Update priorities of rows of a batch in those of the two with a prioritized sampler.
-
-        Args:
-            index: `batch["index"]`.
-            priority: One per row, or one for all.
-        """
+        """Update priorities of rows `batch["index"]` in those of the two with a prioritized sampler."""
         buffers = self.offline_buffer, self.online_buffer
         update_priorities(buffers, *members_and_rows(index), priority)
 
@@ -163,7 +157,6 @@ class OfflineToOnlineReplayBuffer:
         self.offline_fraction = self._fraction_at_first * max(0.0, 1 - step / total_steps)
 
     def __len__(self) -> int:
-        """Return the number of rows of both buffers."""
         return len(self.offline_buffer) + len(self.online_buffer)
 
     def __repr__(self) -> str:

@@ -46,7 +46,6 @@ class TensorDictReplayBuffer(PrioritiesOfLeaves, ReplayBuffer[TensorDict]):
         return True
 
     def add(self, data: Any) -> Any:
-        """Write one row and its priority, if any; see `ReplayBuffer.add`."""
         row = super().add(data)
         if isinstance(row, int) and self._has_priorities:
             self._take_priority([data], torch.tensor([row]))
@@ -77,9 +76,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         sampler: Replaces the `PrioritizedSampler`.
         sampler_device: None or the CPU, the only device of priorities.
         sync: Must be True.
-
-    Raises:
-        UsageError: Invalid argument.
 
     Example:
         >>> from offline_data.torchrl.storages import LazyTensorStorage

@@ -37,7 +37,6 @@ class RoundRobinWriter(Writer):
         self.cursor = 0
 
     def add(self, data: Any) -> int:
-        """Write one row; returns its number."""
         row = self.cursor
         self.storage.set(row, data)
         self._advance(1)
@@ -91,7 +90,6 @@ class TensorDictMaxValueWriter(Writer):
         rank_key: Leaf to rank rows by; None: `("next", "reward")`.
         reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"`; combines several values of the
             leaf in a row.
-        **torchrl: `compilable`; only the default is accepted.
     """
 
     STATE: ClassVar = {
@@ -150,7 +148,6 @@ class TensorDictMaxValueWriter(Writer):
         self._heap = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rank of every row and the count."""
         ranks = torch.tensor([rank for rank, _ in self._heap], dtype=torch.float64)
         rows = torch.tensor([row for _, row in self._heap], dtype=torch.int64)
         return {**super().state_dict(), "ranks": ranks, "rows": rows}
@@ -168,7 +165,6 @@ class TensorDictMaxValueWriter(Writer):
         self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
 
     def register_storage(self, storage: GrowingStorage) -> None:
-        """Set the storage; raises `UsageError` if it has more than one dimension."""
         if storage.ndim > 1:
             raise UsageError(
                 f"{type(self).__name__} is not compatible with storages with more than one dimension: "

@@ -135,24 +135,12 @@ def process_lock() -> threading.RLock:
 
 
 def widen(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Return a mask `[B]` or `[B, k]` in a shape that broadcasts to a leaf `[B, k, …]`, on its device.
-
-    Example:
-        >>> widen(torch.tensor([True, False]), torch.zeros(2, 3, 4)).shape
-        torch.Size([2, 1, 1])
-    """
+    """Return a mask `[B]` or `[B, k]` in a shape that broadcasts to a leaf `[B, k, …]`, on its device."""
     return mask.to(leaf.device).view(*mask.shape, *(1,) * (leaf.ndim - mask.ndim))
 
 
 def keys_first(keys: Any, number: Any, default: Any) -> tuple[Any, Any]:
-    """Return keys and number, given in either order, or with the keys omitted.
-
-    Example:
-        >>> keys_first("pixels", 4, "observation"), keys_first(4, "pixels", "observation")
-        (('pixels', 4), ('pixels', 4))
-        >>> keys_first(4, None, "observation")
-        ('observation', 4)
-    """
+    """Return keys and number, given in either order, or with the keys omitted."""
     if isinstance(keys, int | float):
         keys, number = (default if number is None else number), keys
     return keys, number

@@ -27,12 +27,7 @@ TOLERANCE = 1e-4
 
 
 def pad_key(key: Key) -> Key:
-    """Return the key of the mask of a leaf.
-
-    Example:
-        >>> pad_key(("observation", "images", "top"))
-        ('observation', 'images', 'top_is_pad')
-    """
+    """Return the key of the mask of a leaf, next to it: `top_is_pad` of `top`."""
     return (*key[:-1], f"{key[-1]}_is_pad")
 
 

@@ -73,10 +73,6 @@ def leaves_of_torchrl(keys: list[Key]) -> tuple[list[Key], list[Neighbour]]:
 
     TorchRL's classes have the root `reward`, that of the previous row, and `("next", "info")`, the
     info of the next row; here the row is always of the same episode.
-
-    Example:
-        >>> leaves_of_torchrl([("action",), ("reward",)])[0]
-        [('action',)]
     """
     stored, derived = [], []
     for key in keys:

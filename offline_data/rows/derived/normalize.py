@@ -220,10 +220,6 @@ class Normalizer(CachedLeaf):
         """Mean, standard deviation and count of each leaf by name; computed now if need be.
 
         Empty before `fit`, and before a dataset has this object in `derived`.
-
-        ```python
-        scale.statistics["observation"].mean  # float64, the shape of a row
-        ```
         """
         return {join_key(key): scale for key, scale in self.prepare().items()}
 
@@ -407,7 +403,6 @@ class Normalizer(CachedLeaf):
         return known[name]
 
     def _scale_values(self, name: Key, values: Any, how: _Operation) -> Any:
-        """Scale the values of a leaf, or of all leaves below a key that have statistics."""
         known = self._require_statistics()
         if name not in known and (below := [k for k in known if k[: len(name)] == name]):
             return self._parts(name, values, how, below)
@@ -443,7 +438,6 @@ class Normalizer(CachedLeaf):
 
 
 def _storages(data: Any) -> list[Any]:
-    """Return the storages of a buffer, an ensemble or a mixture; raises `UsageError`."""
     if hasattr(data, "sources"):
         return [source.storage for source in data.sources]
     storage = getattr(data, "storage", data)

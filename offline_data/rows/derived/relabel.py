@@ -247,7 +247,6 @@ class Relabel(CachedLeaf):
         return low + (number * count).long().clamp_max(count - 1)
 
     def _set_outcome(self, batch: TensorDict, chosen: Tensor) -> None:
-        """Set the reward, and with `terminate` the flags, of relabeled transitions."""
         goals = batch.get(next_of(self.goal_key))
         achieved = self._part(batch.get(next_of(self.achieved_key))).to(goals.dtype)
         stored = batch.get(REWARD, None)
@@ -288,7 +287,6 @@ def random_numbers(seed: int, rows: Tensor, count: int) -> Tensor:
 
 
 def _is_reached(achieved: Tensor, goals: Tensor, threshold: float) -> Tensor:
-    """Return which rows are at most `threshold` from their goal, bool `[B]`."""
     achieved, goals = (values.unsqueeze(-1).flatten(1) for values in (achieved, goals))
     if threshold == 0:
         return (achieved == goals).all(1)

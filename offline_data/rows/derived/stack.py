@@ -143,7 +143,6 @@ class FrameStack(CachedLeaf):
         return keys, after
 
     def _join_frames(self, stack: Tensor) -> Tensor:
-        """Return `[B, k, *shape]`, concatenated in `cat_dim` if it is set."""
         if self.cat_dim is None:
             return stack
         dim = 1 + self.cat_dim % (stack.ndim - 2)

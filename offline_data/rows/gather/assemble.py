@@ -28,12 +28,7 @@ class Node:
 
 
 def tree_of(slots: Mapping[Key, int]) -> Node:
-    """Return nested keys as a tree.
-
-    Example:
-        >>> tree_of({("action",): 1, ("next", "reward"): 2}).children
-        (('next', Node(leaves=(('reward', 2),), children=())),)
-    """
+    """Return nested keys as a tree."""
     below: dict[str, dict[Key, int]] = {}
     for key, slot in slots.items():
         if len(key) > 1:

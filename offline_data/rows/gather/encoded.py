@@ -78,7 +78,6 @@ class EncodedGather:
         return [*self._gather(rows), *(found[slot] for slot in sorted(found))]
 
     def _decode_rows(self, column: EncodedColumn, parts: int) -> list[Tensor]:
-        """Decode rows into `parts` separately allocated tensors."""
         shape = (len(column) // parts, *column.shape[1:])
         dtype = getattr(torch, column.dtype.name)
         leaves = [

@@ -58,11 +58,6 @@ class RingOrder:
         steps: Number of steps in the ring, of `width` rows each.
         first: The step that comes first.
         width: Number of parallel environments.
-
-    Example:
-        >>> order = RingOrder(steps=4, first=3)
-        >>> order.rows(torch.arange(4)), order.positions(torch.tensor([3, 0]))
-        (tensor([3, 0, 1, 2]), tensor([0, 1]))
     """
 
     steps: int
@@ -161,7 +156,8 @@ class Sampler(Saves):
 
     Subclasses implement `sample`, which is called by one thread at a time, in the order of the
     batches, even if batches are prefetched. Their state is that of the generator, torch's global one
-    included, and what else they list in `STATE`.
+    included, and what else they list in `STATE`. Constructors raise `UsageError` for an invalid or
+    unsupported argument.
     """
 
     STATE: ClassVar = RANDOM_STATE
@@ -204,6 +200,9 @@ class Sampler(Saves):
             Rows, int64 `[B]`, a new tensor (`B` may be less than `batch_size` at the end of an
             epoch); and leaves `[B, …]` by key, which are added to the batch and to the info of
             `buffer.sample(return_info=True)`.
+
+        Raises:
+            UsageError: The storage has no such batch.
         """
 
     def drawable(self, storage: Sampleable) -> int:
@@ -226,7 +225,6 @@ class Sampler(Saves):
         return None
 
     def _drawn_by_copy(self, storage: Sampleable, batch_size: int) -> Tensor:
-        """Return the rows drawn by a copy of this sampler with a copy of its generator."""
         other = object.__new__(type(self))
         generator = (self._generator or torch.default_generator).clone_state()
         other.__dict__.update(vars(self), _generator=generator)

@@ -63,9 +63,6 @@ class PrioritizedSampler(Sampler):
         device: None or the CPU, the only device of priorities.
         seed, valid_only: See `RandomSampler`.
 
-    Raises:
-        UsageError: Invalid argument.
-
     Example:
         >>> PrioritizedSampler(1000, alpha=0.7, beta=0.5)
         PrioritizedSampler(max_capacity=1000, alpha=0.7, beta=0.5, eps=1e-08, reduction='max')
@@ -128,7 +125,6 @@ class PrioritizedSampler(Sampler):
         self._tree = SumTree(capacity)  # weights of rows that can be drawn, zero for others
 
     def reserve(self, count: int) -> None:
-        """Make room for rows `[0, count)`, unless the capacity was given; see `Sampler.reserve`."""
         known = self.max_capacity
         if not self._grows or count <= known:
             return
@@ -153,7 +149,6 @@ class PrioritizedSampler(Sampler):
 
     @property
     def beta(self) -> float:
-        """Exponent of importance weights."""
         return self._beta
 
     @beta.setter
@@ -162,7 +157,6 @@ class PrioritizedSampler(Sampler):
 
     @property
     def eps(self) -> float:
-        """Added to each priority."""
         return self._eps
 
     @property
@@ -174,10 +168,6 @@ class PrioritizedSampler(Sampler):
         return self._highest
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw `batch_size` rows and their importance weights; see `Sampler.sample`.
-
-        Raises `UsageError` if the storage has more than `max_capacity` rows, or none to draw.
-        """
         self._follow(storage)
         rows, weights = self._draw(batch_size)
         return rows, {WEIGHT: weights}
@@ -217,11 +207,9 @@ class PrioritizedSampler(Sampler):
         self._update(index, priority)
 
     def mark_update(self, index: Tensor | int, *, storage: Any = None) -> None:  # noqa: ARG002
-        """Give rows the priority of new ones."""
         self.update_priority(index, self.default_priority)
 
     def extend(self, index: Tensor) -> None:
-        """Set the default priority for written rows; see `Sampler.extend`."""
         index = index.reshape(-1).to("cpu", torch.int64).contiguous()
         self.reserve(int(index.max()) + 1 if len(index) else 0)
         if self._within and len(index) and 0 <= index.min() <= index.max() < self.max_capacity:
@@ -237,7 +225,6 @@ class PrioritizedSampler(Sampler):
         self._filled, self._followed = 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return priorities, exponents and the random state."""
         priorities, weights = (
             values.to(self.dtype, copy=True) for values in (self._stored, self._tree.weights)
         )
@@ -341,7 +328,6 @@ class PrioritizedSampler(Sampler):
         return -1, float(self._stored[rows].max()), before
 
     def _weigh(self, rows: Tensor) -> None:
-        """Update the tree's weights of `rows`, int64 `[n]`, from their priorities."""
         weights = self._stored[rows].to(self.dtype).add(self._eps).pow_(self._alpha).double()
         self._tree.set(rows, weights.mul_(self._drawable[rows]))
 
@@ -397,9 +383,6 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
         max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer, seed: See
             `PrioritizedSampler`.
         num_slices, slice_len, valid_only, slices: See `SliceSampler`; except `over`.
-
-    Raises:
-        UsageError: Invalid or unsupported argument.
 
     Example:
         >>> PrioritizedSliceSampler(

@@ -18,12 +18,7 @@ def check_reduction(name: str) -> str:
 
 
 def reduce_values(values: Tensor, reduction: str) -> Tensor:
-    """Reduce `[B, …]` to `[B]`; the mean of integers is float32, a median the lower middle value.
-
-    Example:
-        >>> reduce_values(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "sum")
-        tensor([3., 7.])
-    """
+    """Reduce `[B, …]` to `[B]`; the mean of integers is float32, a median the lower middle value."""
     flat = values.flatten(1) if values.ndim > 1 else values[:, None]
     if flat.shape[1] == 1:
         return flat[:, 0]
@@ -56,12 +51,6 @@ def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor
     """Reduce the priorities `[B, T, …]` of the steps of trajectories to one per trajectory, `[B]`.
 
     `mask`, bool `[B, T]`, is False for padding and True at least once per trajectory.
-
-    Example:
-        >>> steps = torch.tensor([[1.0, 5.0, 9.0], [4.0, 3.0, 2.0]])
-        >>> mask = torch.tensor([[True, True, False], [True, True, True]])
-        >>> one_per_trajectory(steps, mask, "mean").tolist()
-        [3.0, 3.0]
     """
     count = len(priority)
     values = priority.detach().reshape(*mask.shape, -1).double()
@@ -80,13 +69,6 @@ def one_per_update(rows: Tensor, priority: Tensor, reduction: str) -> tuple[Tens
     """Reduce the priorities of repeated rows, both `[n]`, to one per row.
 
     The reduction is `"sum"`, `"mean"`, or `"median"`, the lower middle value.
-
-    Example:
-        >>> once, mean = one_per_update(
-        ...     torch.tensor([7, 2, 7]), torch.tensor([1.0, 5.0, 2.0]), "mean"
-        ... )
-        >>> once.tolist(), mean.tolist()
-        ([2, 7], [5.0, 1.5])
     """
     once, which, counts = torch.unique(rows, return_inverse=True, return_counts=True)
     if reduction != "median":

@@ -210,12 +210,10 @@ class SliceStarts:
         return mask
 
     def positions(self, rows: Tensor) -> NDArray[np.int64]:
-        """Return the positions of rows in `order`."""
         found: NDArray[np.int64] = (self.order.positions(rows) if self.order else rows).numpy()
         return found
 
     def rows(self, positions: Tensor) -> Tensor:
-        """Return the rows at positions in `order`."""
         return self.order.rows(positions) if self.order else positions
 
 
@@ -265,9 +263,6 @@ class SliceSampler(Sampler):
             `("next", "done")` are allowed. `fragmented` is refused; `cache_values`, `compile`,
             `use_gpu` and `step_key` are ignored.
 
-    Raises:
-        UsageError: Invalid or unsupported argument.
-
     Example:
         >>> SliceSampler(slice_len=8, traj_key="episode")
         SliceSampler(num_slices=None, slice_len=8, strict_length=True, over='episodes')
@@ -279,7 +274,6 @@ class SliceSampler(Sampler):
     _known: tuple[EpisodeIndex, int, SliceStarts] | None = None
 
     def __new__(cls, *_arguments: Any, replacement: bool = True, **_options: Any) -> Any:
-        """Create the sampler selected by `replacement`."""
         if replacement or cls is not SliceSampler:
             return super().__new__(cls)
         return super().__new__(SliceSamplerWithoutReplacement)
@@ -340,10 +334,6 @@ class SliceSampler(Sampler):
         self._generator = make_generator(seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw slices with a total of `batch_size` rows; see `Sampler.sample`.
-
-        Raises `UsageError` if the batch size is not a multiple, or all episodes are too short.
-        """
         count, length = self.slices_of(batch_size)
         starts_at = self.starts_in(storage, length)
         fractions = torch.rand(2, count, dtype=torch.float64, generator=self._generator).numpy()
@@ -364,7 +354,6 @@ class SliceSampler(Sampler):
             return 0
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Add ends and starts of slices to the batch's flags; see `Sampler.complete`."""
         others = dict(leaves)
         last, first = others.pop(self.truncated_key, None), others.pop(self.init_key, None)
         if batch.batch_dims == 1:  # otherwise rows are whole trajectories
@@ -377,7 +366,6 @@ class SliceSampler(Sampler):
         super().complete(batch, others)
 
     def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        """Add the batch's `done` and `terminated` next to `truncated_key`, as TorchRL does."""
         if self.truncated_key is None or not isinstance(batch, TensorDictBase):
             return leaves
         last, found = leaves[self.truncated_key], dict(leaves)
@@ -469,9 +457,6 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
         drop_last, seed: See `SamplerWithoutReplacement`.
         shuffle: Whether to shuffle the episodes; starts are always random.
 
-    Raises:
-        UsageError: Invalid or unsupported argument.
-
     Example:
         >>> SliceSamplerWithoutReplacement(slice_len=8, seed=0)
         SliceSamplerWithoutReplacement(slice_len=8, seed=0, epoch=0, position=0)
@@ -499,10 +484,6 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
         )
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw the next slices, fewer at the end of an epoch; see `SliceSampler.sample`.
-
-        Also raises `UsageError` with `drop_last` if a batch has more slices than there are episodes.
-        """
         count, length = self.slices_of(batch_size)
         starts_at = self.starts_in(storage, length)
         episodes = starts_at.episodes
@@ -556,7 +537,6 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
 
 
 def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeIndex:
-    """Remove the last transition of episodes if it is not valid."""
     left_out = storage.rows(valid_only=True).left_out
     if not len(left_out):
         return runs

@@ -70,7 +70,6 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Sum of all weights."""
         return float(self._sums[-1])
 
     @property

@@ -42,7 +42,6 @@ class RandomSampler(Sampler):
     """
 
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:
-        """Create the sampler selected by `replacement`."""
         return super().__new__(cls) if replacement else SamplerWithoutReplacement(**options)
 
     def __init__(
@@ -128,10 +127,6 @@ class SamplerWithoutReplacement(Sampler):
         self._lock = threading.Lock()
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
-
-        Raises `UsageError` with `drop_last` for a batch larger than an epoch.
-        """
         rows = storage.rows(valid_only=self.valid_only)
         if not rows.count:
             raise nothing_to_draw(storage)

@@ -90,9 +90,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
     leaves. Text leaves whose vocabularies differ are refused (unless members have
     `decode_text=True`).
 
-    Members are drawn as in TorchRL, see `SamplerEnsemble`: whole sub-batches, and without `p` a
-    member of 10 rows is as likely as one of a million. `offline_data.DatasetMixture` mixes single
-    rows, in batches `[B]` of any size.
+    Members are drawn as in TorchRL, whole sub-batches and whatever their sizes: see
+    `SamplerEnsemble`. `offline_data.DatasetMixture` mixes single rows, in batches of any size.
 
     `len(ensemble)` is the number of members, and an index starts with members:
 
@@ -131,9 +130,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     Attributes:
         members: The buffers, in order.
-
-    Raises:
-        UsageError: Invalid or unsupported arguments.
 
     Example:
         >>> from tensordict import TensorDict
@@ -228,7 +224,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return sum(member.write_count for member in self.members)
 
     def __len__(self) -> int:
-        """Return the number of members."""
         return len(self.members)
 
     def _info(self, draw: Draw, batch: Any) -> Any:  # noqa: ARG002
@@ -301,7 +296,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return vocabularies(self.members, [None] * len(self))[1]
 
     def _collate_parts(self, parts: list[Any], numbers: Tensor) -> Any:
-        """Collate sub-batches and stack them, unless the ensemble has a `collate_fn`."""
         members = numbers.tolist()
         if self._collate_fns is not None:
             pairs = zip(members, parts, strict=True)
@@ -342,12 +336,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.empty(empty_write_count)
 
     def update_priority(self, index: Any, priority: Tensor | float) -> None:
-        """Update priorities in the samplers of the members.
-
-        Args:
-            index: `batch["index"]` of any shape: a TensorDict of members and rows.
-            priority: One per row, in order, or one for all.
-        """
+        """Update priorities of rows `batch["index"]`, of any shape; one per row, in order, or one."""
         update_priorities(self.members, *members_and_rows(index), priority, warn=True)
 
     def _draw_of(self, draw: Any, state: Any) -> Draw:

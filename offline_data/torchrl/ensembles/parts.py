@@ -43,10 +43,6 @@ def member_index(
     """Split an index of an ensemble into members, and rows of each if `rows` is True.
 
     The members are an int, a list, or None for the whole ensemble.
-
-    Example:
-        >>> member_index(-1, 3), member_index([True, False, True], 3), member_index((..., 5), 3)
-        ((2, ()), ([0, 2], ()), ([0, 1, 2], (5,)))
     """
     given = index if isinstance(index, tuple) else (index,)
     if not 1 <= len(given) <= 1 + int(rows):
@@ -86,14 +82,12 @@ class Parts(Saves):
         self._parts = parts
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each part by number; the storage of a dataset has none."""
         return {
             **dict(zip(self._numbers, part_state(self._parts), strict=True)),
             **super().state_dict(),
         }
 
     def check_state(self, state: Any, above: Any = None) -> None:
-        """See `Saves`."""
         fields.check(state, type(self).__name__, dict.fromkeys(self._numbers, fields.ANY))
         super().check_state(state, above)
         check_part(self._parts, [state[number] for number in self._numbers])
@@ -107,7 +101,6 @@ class Parts(Saves):
         return [*map(str, range(len(self)))]
 
     def __len__(self) -> int:
-        """Return the number of members."""
         return len(self._parts)
 
     def __getitem__(self, index: Any) -> Any:
@@ -192,7 +185,6 @@ class StorageEnsemble(Parts):
         return assemble(tree, leaves, index.shape, _CPU)
 
     def only(self, keys: Iterable[KeyLike]) -> StorageEnsemble:
-        """Return the same rows with only some leaves; see `Storage`."""
         wanted = list(keys)
         some = (storage.only(wanted) for storage in self.storages)
         return StorageEnsemble(*some, transforms=self.transforms)
@@ -321,7 +313,6 @@ class SamplerEnsemble(Parts, Sampler):
         return rows, {number: leaves for number, (_, leaves) in enumerate(draws) if leaves}
 
     def set_rng(self, generator: torch.Generator) -> None:
-        """Use `generator` to draw members and their rows."""
         self._generator = generator
         for sampler in self.samplers:
             sampler.set_rng(generator)
@@ -414,6 +405,5 @@ class WriterEnsemble(Parts, Writer):
             writer.register_storage(member)
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Restart all writers at row 0; see `Writer`."""
         for writer in self.writers:
             writer.empty(empty_write_count)

@@ -65,7 +65,7 @@ class GrowingStorage(Saves):
     locks it. Only the process that created the storage writes rows, since the count and the cursor
     are not shared. Others, forked or spawned (`DataLoader` workers too), read, and may set values
     of existing rows in shared memory. A copy by pickle or `copy.deepcopy` that does not share
-    memory is independent.
+    memory is independent. TorchRL's other arguments (`**torchrl`) may have their default values only.
     """
 
     STATE: ClassVar = {"count": fields.COUNT, "content": fields.ANY, "links": fields.ANY}
@@ -98,7 +98,6 @@ class GrowingStorage(Saves):
         self.ndim, self.device = ndim, device
 
     def __len__(self) -> int:
-        """Return the number of rows that have been written."""
         return self._count
 
     def gather(self, rows: Tensor) -> Any:
@@ -182,7 +181,6 @@ class GrowingStorage(Saves):
         return rows
 
     def __getitem__(self, index: Index) -> Any:
-        """Return rows; see `get`."""
         return self.get(index)
 
     def __setitem__(self, index: Index, data: Any) -> None:
@@ -205,7 +203,6 @@ class GrowingStorage(Saves):
             self._index.changed()
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows include their `next`
-        """Return all rows, which include their next observations; raises `UsageError` if empty."""
         if not self._count:
             raise BufferUsageError(
                 "Cannot sample from an empty storage",
@@ -285,7 +282,6 @@ class GrowingStorage(Saves):
             self._process = _NOBODY if self._shares else os.getpid()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all rows, without copying them, and their links."""
         links = self._index.state_dict(self._count)
         return {"count": self._count, "content": self._content(), "links": links}
 
@@ -486,7 +482,6 @@ class GrowingStorage(Saves):
             self._leaves[key][positions] = leaf.detach().to(self.device)
 
     def _check_leaves(self, leaves: Leaves, count: int) -> None:
-        """Raise `UsageError` unless `count` rows can be written."""
         if leaves.keys() != self._leaves.keys():
             missing = ", ".join(join_key(key) for key in self._leaves if key not in leaves)
             more = ", ".join(join_key(key) for key in leaves if key not in self._leaves)
@@ -500,7 +495,6 @@ class GrowingStorage(Saves):
             check_fits(key, leaf, self._leaves[key], count)
 
     def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
-        """Allocate memory for `max_size` rows like these."""
         tensors = {}
         for key, leaf in leaves.items():
             size, device = (self.max_size, *leaf.shape[1:]), self.device or leaf.device
@@ -522,7 +516,6 @@ class GrowingStorage(Saves):
         return bool(self._written_leaves()) and bool(self._shape)
 
     def _leaf(self, key: Key) -> Tensor | None:
-        """Return a leaf of all rows, `[len, …]`, or None if there is none."""
         leaf = self._written_leaves().get(key)
         return None if leaf is None else leaf[: len(self)]
 
@@ -557,7 +550,6 @@ class GrowingStorage(Saves):
         return state.width
 
     def _restore(self, content: Any, count: int) -> None:
-        """Restore `count` rows from a copy of the result of `_content`."""
         if content is None or not count:
             return
         state = StoredRows(content, count, self.ndim)

@@ -148,7 +148,6 @@ class StoredRows:
 
 
 def _are_sizes(nested: Any) -> bool:
-    """Return True for `Frame.nested`: keys and sizes."""
     if not isinstance(nested, tuple):
         return False
     pairs = [part for part in nested if isinstance(part, tuple) and len(part) == 2]
@@ -158,7 +157,6 @@ def _are_sizes(nested: Any) -> bool:
 
 
 def _are_keys(leaves: Leaves) -> bool:
-    """Return True if all keys are tuples of names."""
     return all(
         isinstance(key, tuple) and all(isinstance(name, str) for name in key) for key in leaves
     )
@@ -212,7 +210,6 @@ def _leaves_of_tree(data: Any) -> Leaves:
 
 
 def _name(part: Any) -> str:
-    """Return the key or number of one step of a pytree path."""
     found = (getattr(part, name) for name in ("key", "idx", "name") if hasattr(part, name))
     return str(next(found, part))
 

@@ -45,7 +45,6 @@ class ListStorage(GrowingStorage):
     Args:
         max_size: Capacity in rows; None: unlimited.
         device: Device that tensors are moved to when written; None: not moved.
-        **torchrl: TorchRL's `compilable`; only the default is accepted.
 
     Example:
         >>> storage = ListStorage()
@@ -99,7 +98,6 @@ class ListStorage(GrowingStorage):
         return item.copy().set("index", number)
 
     def _stack_items(self, items: list[Any]) -> Any:
-        """Return TensorDicts as one, a copy."""
         batch = LazyStackedTensorDict.maybe_dense_stack(items)
         return batch.clone() if isinstance(batch, LazyStackedTensorDict) else batch
 
@@ -197,7 +195,6 @@ class LazyStackStorage(ListStorage):
         max_size: Capacity in rows; None: unlimited.
         stack_dim: 0 or -1, which must be the first dimension: rows with dimensions of their own need 0.
         device: See `ListStorage`.
-        **torchrl: TorchRL's `compilable`; only the default is accepted.
 
     Raises:
         UsageError: Another `stack_dim`; on reading, -1 and rows that have dimensions.
@@ -228,7 +225,6 @@ class LazyStackStorage(ListStorage):
         self.stack_dim = stack_dim
 
     def get(self, index: Index) -> Any:
-        """Return one row for an int, else a lazy stack of rows."""
         found = super().get(index)
         several = isinstance(found, list) and found
         if several and all(isinstance(item, TensorDictBase) for item in found):

@@ -59,7 +59,6 @@ class TensorStorage(GrowingStorage):
         max_size: None, or the number of rows.
         device: Device to move the rows to; None or `"auto"`: unchanged.
         ndim: 1, or the number of dimensions of steps and environments.
-        **torchrl: TorchRL's `compilable`; only the default is accepted.
 
     Raises:
         UsageError: No rows, data that are not tensors, or an invalid argument.
@@ -145,7 +144,6 @@ class LazyTensorStorage(TensorStorage):
         max_size: Capacity in rows.
         device: Device of the rows; `"auto"`: that of the first ones.
         ndim: See `TensorStorage`.
-        **torchrl: TorchRL's other arguments; only the defaults are accepted.
 
     Example:
         >>> storage = LazyTensorStorage(10)
@@ -185,7 +183,6 @@ class LazyMemmapStorage(LazyTensorStorage):
         auto_cleanup: Whether to delete the folder with the storage; None: if it is temporary.
         device: The CPU.
         ndim: See `TensorStorage`.
-        **torchrl: TorchRL's other arguments; only the defaults are accepted.
 
     Raises:
         UsageError: Invalid argument; on the first write, existing files in `scratch_dir`.

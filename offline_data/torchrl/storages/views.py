@@ -22,7 +22,6 @@ class SelectedLeaves:
         self.runs, self.runs_by, self.rows = storage.runs, storage.runs_by, storage.rows
 
     def __len__(self) -> int:
-        """Return the number of rows that have been written."""
         return len(self._storage)
 
     def only(self, keys: Iterable[KeyLike]) -> SelectedLeaves:
@@ -41,7 +40,6 @@ class InTime:
         self.runs, self.rows = storage.runs, storage.rows
 
     def __len__(self) -> int:
-        """Return the number of rows that have been written."""
         return len(self._storage)
 
     def positions(self, rows: Tensor) -> Tensor:
