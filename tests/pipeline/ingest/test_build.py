@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import FormatError, NotFoundError, UsageError
+from offline_data.base.errors import FormatError
 from offline_data.base.ids import parse_id
-from offline_data.base.progress import SILENT, SilentProgress
+from offline_data.base.progress import SILENT
 from offline_data.episode import Dropped, EpisodeBatch
 from offline_data.formats.base import Part, SourceInfo
 from offline_data.formats.options import Options
@@ -19,7 +19,9 @@ from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, chosen_pa
 from offline_data.pipeline.ingest.conversion import finish_and_publish
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
+from offline_data.store.reader import open_reader
 from offline_data.testing.toy import ToyRaw, toy_batch
+from tests.pipeline.ingest.test_shards import Notes
 
 
 def make(raw: ToyRaw, settings: Settings, options: Options | None = None) -> Path:
@@ -68,8 +70,6 @@ def test_a_source_that_breaks_half_way_leaves_nothing(settings: Settings) -> Non
 def test_a_range_of_episodes_is_exactly_that(
     settings: Settings, episodes: tuple[int | None, int | None], ids: list[int]
 ) -> None:
-    from offline_data.store.reader import open_reader
-
     path = make(ToyRaw((1, 2, 3, 4, 5, 6, 7)), settings, Options(episodes=episodes))
     assert open_reader(path).episodes["id",].tolist() == ids
     assert entry_at(path).partial
@@ -88,13 +88,6 @@ def test_images_are_decoded_an_episode_at_a_time_where_each_is_large(
     assert [piece.lengths.tolist() for piece in pieces] == [[2], [3], [1]]
 
 
-def test_a_range_beyond_the_source_is_an_error() -> None:
-    with pytest.raises(NotFoundError, match="7 episodes"):
-        chosen_parts(ToyRaw((1,) * 7).parts(1), (7, 9))
-    with pytest.raises(UsageError, match="not a range"):
-        Options(episodes=(3, 3))
-
-
 def test_strict_refuses_what_would_be_dropped(settings: Settings) -> None:
     info = SourceInfo(dropped=(Dropped("metadata/policy", "weights are not per step"),))
     raw = ToyRaw((2, 2), info=info)
@@ -109,13 +102,9 @@ def test_warnings_of_batches_are_told(settings: Settings, tmp_path: Path) -> Non
         def read_part(self, part: Part) -> EpisodeBatch:
             return replace(super().read_part(part), warnings=(f"look at {part.first}",))
 
-    class Notes(SilentProgress):
-        def note(self, message: str) -> None:
-            told.append(message)
-
-    told = list[str]()
+    notes = Notes()
     target = parse_id("local:toy@1")
     job = BuildJob(target, "toy", "compact", settings.root / target.folder / "1")
     with DatasetBuild(Warns((1, 2)), job, Options(), 1, tmp_path / "dataset") as begun:
-        finish_and_publish(begun, job, Notes(), tmp_path / "dataset")
-    assert told == ["look at 0", "look at 1"]
+        finish_and_publish(begun, job, notes, tmp_path / "dataset")
+    assert notes.told == ["look at 0", "look at 1"]

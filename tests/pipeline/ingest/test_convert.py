@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import FormatError, IntegrityError, NotFoundError, UsageError
-from offline_data.base.progress import SilentProgress
+from offline_data.base.errors import FormatError, IntegrityError, UsageError
 from offline_data.formats.fingerprint import WHOLE, fingerprint
 from offline_data.pipeline.ingest import Options, Stored, convert, plan_convert
 from offline_data.store.library import list_datasets
@@ -22,18 +21,9 @@ from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
+from tests.pipeline.ingest.test_shards import Notes
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
-
-
-class Told(SilentProgress):
-    """Keeps what the screen is told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture
@@ -73,10 +63,7 @@ def test_another_file_takes_a_name_only_by_force(
 
 @pytest.mark.parametrize("force", [False, True])
 def test_some_episodes_never_replace_all(
-    settings: Settings,
-    one: Path,
-    other: Path,
-    force: bool,
+    settings: Settings, one: Path, other: Path, force: bool
 ) -> None:
     whole = convert(one, "mine", settings, Options())
     some = convert(other, "mine", settings, Options(episodes=(0, 1), force=force))
@@ -116,11 +103,6 @@ def test_a_signature_elsewhere_is_none(settings: Settings, one: Path) -> None:
     file.write_bytes(b"\0" * 768 + file.read_bytes())
     with pytest.raises(FormatError, match="is not an HDF5 file: it begins with"):
         convert(one, "mine", settings, Options())
-
-
-def test_what_is_not_there(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no file or folder"):
-        convert(tmp_path / "nothing", "mine", settings, Options())
 
 
 def same_look(path: Path, change: Callable[[bytearray], None]) -> None:
@@ -185,13 +167,13 @@ def test_large_files_are_sampled_and_that_is_said(settings: Settings, tmp_path: 
     path = d4rl(tmp_path / "mine.hdf5", 1)
     size = WHOLE + (6 << 20)
     os.truncate(path, size)  # HDF5 does not look at what follows its own end
-    told = Told()
+    told = Notes()
     first = convert(path, "mine", settings, Options(), told)
     assert first.id.revision is not None
     assert first.id.revision.endswith("-sampled")
-    assert told.notes == []
+    assert told.told == []
     assert convert(path, "mine", settings, Options(), told).existed
-    assert [note for note in told.notes if "samples of its content were compared" in note]
+    assert [note for note in told.told if "samples of its content were compared" in note]
     seen = {fingerprint(path, [path])}
     assert seen == {first.id.revision}
     for begin, stop in ((0, 1), (size // 2, size // 2 + (1 << 20)), (size - 1, size)):

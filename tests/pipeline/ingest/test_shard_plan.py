@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import ManifestError, NewerFormatError, NotFoundError, UsageError
+from offline_data.base.errors import IntegrityError, NotFoundError, UsageError
 from offline_data.base.ids import parse_id
-from offline_data.base.progress import SILENT
 from offline_data.pipeline.ingest import (
     Options,
     download,
@@ -25,28 +24,18 @@ from offline_data.pipeline.ingest.shard_plan import ShardPlan
 from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.pipeline.preprocess.worker import finish_job, run_share
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.pipeline.ingest.test_shards import check, left, plain, raw_files
+from tests.pipeline.ingest.test_shards import Notes, check, left, plain, raw_files
 from tests.toys.servers import FileServer
-from tests.toys.sharded import PUBLISHED, install, served, write_toy_shards
+from tests.toys.sharded import served, write_toy_shards
 
 NAME = "sharded-5x2"
 ID = parse_id(f"shardtoy:{NAME}")
 
 
-@pytest.fixture(autouse=True)
-def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
-
-
 @pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer({**served(NAME), **served("sharded-3x2-unknown")}) as running:
-        yield running
-
-
-@pytest.fixture
-def settings(tmp_path: Path, server: FileServer) -> Settings:
-    return Settings(tmp_path / "root", mirrors=((PUBLISHED, server.url),), minari_path=tmp_path)
+def settings(sharded: Settings, server: FileServer) -> Settings:
+    server.files.update(served(NAME))
+    return sharded
 
 
 @pytest.fixture
@@ -72,7 +61,7 @@ def test_ranks_make_what_a_download_makes(settings: Settings, plan: Path, at_onc
     check(stored, range(10))
     assert plain(stored.manifest) == plain(expected)
     late = run_share(plan, 0, 1, settings)
-    assert late.result is not None
+    assert late.result
     assert late.result.existed
     assert (left(settings), raw_files(settings)) == ([], [])
 
@@ -82,14 +71,9 @@ def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: 
     share = run_share(plan, 1, 2, settings)
     assert (share.ran, share.missing, share.result) == (2, (0, 2, 4), None)
     assert finish_job(plan, settings).missing == (0, 2, 4)
-    notes = list[str]()
-
-    class Told(type(SILENT)):  # type: ignore[misc]
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    check(download(ID, settings, Options(), Told(), executor=InProcess()), range(10))
-    assert "resuming: 2 of 5 shards done" in notes
+    notes = Notes()
+    check(download(ID, settings, Options(), notes, executor=InProcess()), range(10))
+    assert "resuming: 2 of 5 shards done" in notes.told
     for share in (finish_job(plan, settings), run_share(plan, 0, 1, settings)):
         assert share.result is not None
         assert (share.ran, share.result.existed) == (0, True)
@@ -118,19 +102,12 @@ def test_a_plan_of_a_folder(settings: Settings, plan: Path, tmp_path: Path) -> N
         plan_convert_for_workers(folder, "mine", tmp_path / "c.json", settings, Options(force=True))
 
 
-def test_a_range_of_episodes(settings: Settings, plan: Path, tmp_path: Path) -> None:
+def test_a_range_of_episodes(settings: Settings, plan: Path) -> None:
     made = plan_for_workers(ID, plan, settings, Options(episodes=(3, 8)))
     assert made.tasks == 3
     share = run_share(plan, 0, 1, settings)
     assert share.result is not None
     check(share.result, range(3, 8))
-    with pytest.raises(UsageError, match="how many episodes a shard has"):
-        plan_for_workers(
-            parse_id("shardtoy:sharded-3x2-unknown"),
-            tmp_path / "b.json",
-            settings,
-            Options(episodes=(1, 2)),
-        )
 
 
 def test_a_plan_of_one_file(settings: Settings, plan: Path, tmp_path: Path) -> None:
@@ -150,11 +127,9 @@ def test_a_plan_of_one_file(settings: Settings, plan: Path, tmp_path: Path) -> N
         run_share(plan, 0, 1, settings)
 
 
-def test_another_plan_is_not_replaced(settings: Settings, plan: Path) -> None:
+def test_a_plan_is_replaced_by_force(settings: Settings, plan: Path) -> None:
     first = plan_for_workers(ID, plan, settings, Options())
     assert plan_for_workers(ID, plan, settings, Options()) == first
-    with pytest.raises(UsageError, match="another plan"):
-        plan_for_workers(ID, plan, settings, Options(layout="ted"))
     plan_for_workers(ID, plan, settings, Options(layout="ted", force=True))
     assert json.loads(plan.read_text())["job"]["layout"] == "ted"
 
@@ -175,17 +150,8 @@ def test_a_plan_has_all_options(settings: Settings, plan: Path) -> None:
     assert before.job.options == replace(options, allow_changed=False)
 
 
-def test_a_rank_that_is_none(settings: Settings, plan: Path) -> None:
-    plan_for_workers(ID, plan, settings, Options())
-    for rank, world in ((3, 3), (-1, 3), (5, None)):
-        with pytest.raises(UsageError, match="rank is"):
-            run_share(plan, rank, world, settings)
-
-
 @pytest.mark.slow
 def test_a_dataset_that_was_deleted_since(settings: Settings, plan: Path) -> None:
-    import shutil
-
     plan_for_workers(ID, plan, settings, Options())
     share = run_share(plan, 0, 1, settings)
     assert share.result is not None
@@ -195,42 +161,7 @@ def test_a_dataset_that_was_deleted_since(settings: Settings, plan: Path) -> Non
     assert "download … --plan-only" in str(caught.value.shell_hint)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"job": {}},
-        {"job": 3},
-        {"tasks": "5"},
-        {"destination": None},
-        {"id": "../../x"},
-        {"job.shards": [{"name": "x"}]},
-        {"job.release": {"name": "x"}},
-        {"job.release.files": [{"path": "x", "urls": "y"}]},
-        {"job.options": {"strict": 1}},
-        {"job.options": []},
-    ],
-)
-def test_a_damaged_plan(settings: Settings, plan: Path, change: dict[str, Any]) -> None:
-    plan_for_workers(ID, plan, settings, Options())
-    value = json.loads(plan.read_text())
-    for path, new in change.items():
-        *above, last = path.split(".")
-        inner = value
-        for name in above:
-            inner = inner[name]
-        inner[last] = new
-    plan.write_text(json.dumps(value))
-    with pytest.raises(ManifestError, match="is not a plan"):
-        run_share(plan, 0, 1, settings)
-    value["format_version"] = 2
-    plan.write_text(json.dumps(value))
-    with pytest.raises(NewerFormatError):
-        run_share(plan, 0, 1, settings)
-
-
 def test_a_plan_whose_files_would_lead_out(settings: Settings, plan: Path) -> None:
-    from offline_data.base.errors import IntegrityError
-
     plan_for_workers(ID, plan, settings, Options())
     plan.write_text(plan.read_text().replace("data-00002", "../../data-00002"))
     with pytest.raises(IntegrityError, match=r"\.\./\.\./data"):

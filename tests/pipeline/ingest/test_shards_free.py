@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from offline_data.base.config import Settings
 from offline_data.base.ids import parse_id
-from offline_data.base.progress import SILENT
 from offline_data.pipeline.ingest import Options, download
+from offline_data.pipeline.ingest.shards import ConvertShard
 from offline_data.pipeline.jobs.executors import InProcess
 from tests.pipeline.ingest.here import convert_here
-from tests.pipeline.ingest.test_shards import check, raw_files
+from tests.pipeline.ingest.test_shards import check, get, raw_files
 from tests.toys.servers import FileServer
-from tests.toys.sharded import PUBLISHED, install, served
+from tests.toys.sharded import served
 
 NAME = "sharded-4x2"
 
@@ -37,57 +36,45 @@ class Looking(InProcess):
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
-    with FileServer(served(NAME)) as server:
-        mirrors = ((PUBLISHED, server.url),)
-        yield Settings(tmp_path / "root", mirrors=mirrors, minari_path=tmp_path)
+def settings(sharded: Settings, server: FileServer) -> Settings:
+    server.files.update(served(NAME))
+    return sharded
 
 
-def test_a_shards_files_go_with_it(settings: Settings) -> None:
+@pytest.mark.parametrize(("keep_raw", "counts"), [(False, [1, 1, 1, 1]), (True, [2, 3, 4, 5])])
+def test_a_shards_files_go_with_it(
+    settings: Settings, server: FileServer, keep_raw: bool, counts: list[int]
+) -> None:
     looking = Looking(settings)
-    check(download(parse_id(f"shardtoy:{NAME}"), settings, Options(), executor=looking), range(8))
-    assert looking.counts == [1, 1, 1, 1]  # what opening needs
-    assert raw_files(settings) == []
+    check(get(NAME, settings, server, looking, keep_raw=keep_raw), range(8))
+    assert looking.counts == counts  # one is what opening needs
+    assert bool(raw_files(settings)) == keep_raw
 
 
 def test_a_file_of_several_shards_is_fetched_once_and_goes_with_the_last(
-    settings: Settings,
+    settings: Settings, server: FileServer
 ) -> None:
     looking, name = Looking(settings), f"{NAME}-overlap"
-    with FileServer(served(name)) as server:
-        there = replace(settings, mirrors=((PUBLISHED, server.url),))
-        check(download(parse_id(f"shardtoy:{name}"), there, Options(), executor=looking), range(8))
-        asked = Counter(request.path for request in server.requests)
+    check(get(name, settings, server, looking), range(8))
+    asked = Counter(request.path for request in server.requests)
     assert looking.counts == [2, 2, 2, 1]
     assert set(asked.values()) == {1}
 
 
 def test_what_a_kill_left_of_a_finished_shard_goes_first(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offline_data.pipeline.ingest.shards import ConvertShard
-
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(ConvertShard, "free", die)
         with pytest.raises(KeyboardInterrupt):
-            download(
-                parse_id(f"shardtoy:{NAME}"), settings, Options(), SILENT, executor=InProcess()
-            )
+            get(NAME, settings, server, InProcess())
     assert len(raw_files(settings)) == 2
     looking = Looking(settings)
-    download(parse_id(f"shardtoy:{NAME}"), settings, Options(), executor=looking)
+    get(NAME, settings, server, looking)
     assert looking.counts == [1, 1, 1]
-
-
-def test_nothing_goes_with_keep_raw(settings: Settings) -> None:
-    looking = Looking(settings)
-    options = Options(keep_raw=True)
-    download(parse_id(f"shardtoy:{NAME}"), settings, options, executor=looking)
-    assert looking.counts == [2, 3, 4, 5]
 
 
 @pytest.mark.usefixtures("processes")

@@ -6,7 +6,6 @@ import fnmatch
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,6 @@ from tests.toys.servers import Answer, FileServer, Request
 from tests.toys.sharded import PUBLISHED, install, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("processes")]
-
-NAME = "sharded-4x2"
-
-
-@pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    pytest.importorskip("ray")
-    monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
-    with FileServer(served(NAME)) as server:
-        mirrors = ((PUBLISHED, server.url),)
-        yield Settings(tmp_path / "root", mirrors=mirrors, minari_path=tmp_path)
-
-
-@pytest.mark.filterwarnings("default")  # what Ray itself does is its own
-def test_bytes_are_those_of_this_process(settings: Settings) -> None:
-    dataset = parse_id(f"shardtoy:{NAME}")
-    expected = download(dataset, settings, Options(), executor=InProcess())
-    ray = RayExecutor("local", workers=2)
-    stored = download(dataset, settings, Options(force=True), executor=ray)
-    check(stored, range(8))
-    assert plain(stored.manifest) == plain(expected.manifest)
-    assert (left(settings), raw_files(settings)) == ([], [])
-
 
 LARGER = "sharded-12x3"
 
