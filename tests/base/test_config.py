@@ -46,6 +46,8 @@ def test_argument_beats_environment_beats_file_beats_default(
     assert {stored.origins[name] for name in ("root", "offline", "workers")} == {"config file"}
     empty = dict.fromkeys(said, "")
     assert resolve_settings(environ={**file, **empty}).origins == stored.origins
+    # what an argument gives is not read
+    assert resolve_settings(workers=2, environ={"OFFLINE_DATA_WORKERS": "many"}).workers == 2
     default = resolve_settings(environ={})
     assert default.root.name == "offline_data"
     assert not default.offline
@@ -81,20 +83,10 @@ def test_mirrors_add_up_in_order_each_once(file: dict[str, str]) -> None:
     }
 
 
-def test_what_an_argument_gives_is_not_read() -> None:
-    assert resolve_settings(workers=2, environ={"OFFLINE_DATA_WORKERS": "many"}).workers == 2
-
-
 def test_tools_variables_are_honoured() -> None:
-    env = {
-        "MINARI_DATASETS_PATH": "~/m",
-        "MINARI_REMOTE": "gcp://bucket",
-        "HF_ENDPOINT": "http://hub",
-        "HF_TOKEN": "t",
-    }
-    settings = resolve_settings(environ=env)
-    assert settings.minari_path == Path.home() / "m"
-    assert settings.minari_remote == "gcp://bucket"
+    minari = {"MINARI_DATASETS_PATH": "~/m", "MINARI_REMOTE": "gcp://bucket"}
+    settings = resolve_settings(environ={**minari, "HF_ENDPOINT": "http://hub", "HF_TOKEN": "t"})
+    assert (settings.minari_path, settings.minari_remote) == (Path.home() / "m", "gcp://bucket")
     assert (settings.hub_endpoint, settings.hub_token) == ("http://hub", "t")
     assert settings.origins["minari_remote"] == "MINARI_REMOTE"
     default = resolve_settings(environ={})

@@ -124,13 +124,9 @@ def test_commands_in_hints_stand_between_backticks() -> None:
     """Only those are translated."""
     verbs = "|".join(FUNCTIONS)
     command = re.compile(rf'hint=f?"[^"]*(?<!`)\boffline-data (?:{verbs})\b[^"]*"')
-    files = Path("offline_data").rglob("*.py")
+    found = {f: command.findall(f.read_text("utf-8")) for f in Path("offline_data").rglob("*.py")}
     assert_none(
-        (
-            f"{file}: {found[0]}"
-            for file in files
-            for found in command.finditer(file.read_text("utf-8"))
-        ),
+        (f"{file}: {text}" for file, texts in found.items() for text in texts),
         "write the command between backticks: `offline-data …`",
     )
 

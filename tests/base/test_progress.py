@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,16 @@ def test_what_a_caller_may_give(caplog: pytest.LogCaptureFixture) -> None:
     assert {one.name for one in caplog.records} == {"offline_data"}
 
 
-@pytest.mark.parametrize("name", ["download", "convert", "verify", "stats", "load_arrays"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("download", "convert", "verify", "stats", "load_arrays", "load_dataset"),
+        "BaseDatasetExperienceReplay.preprocess",
+    ],
+)
 def test_functions_show_it_by_default(name: str) -> None:
-    assert inspect.signature(getattr(offline_data, name)).parameters["progress"].default is True
+    function = attrgetter(name)(offline_data)
+    assert inspect.signature(function).parameters["progress"].default is True
 
 
 class Counts(SilentProgress):
@@ -107,11 +115,6 @@ class Counts(SilentProgress):
 
 
 def test_loading_and_preprocessing_too(tmp_path: Path) -> None:
-    for function in (
-        offline_data.load_dataset,
-        offline_data.BaseDatasetExperienceReplay.preprocess,
-    ):
-        assert inspect.signature(function).parameters["progress"].default is True
     write_toy(tmp_path / "local" / "toy" / "1", [toy_batch([3, 2])])
     seen = Counts()
     ds = offline_data.load_dataset("local:toy", root=tmp_path, layout="ted", progress=seen)

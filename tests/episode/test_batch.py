@@ -1,7 +1,9 @@
-"""`EpisodeBatch`: its row arithmetic against plain loops, and what it refuses."""
+"""`EpisodeBatch`: its row arithmetic against plain loops; names of leaves; `refusals.json`."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.base.errors import FormatError
 from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode.fields import check_key, join_key, next_of, split_key
+from tests.refusals import Refusals
 
 OBSERVATION: Key = ("observation",)
 
@@ -38,9 +41,7 @@ def batch_of(lengths: list[int], /, **changes: Any) -> EpisodeBatch:
 @given(st.lists(st.integers(1, 9), max_size=12))
 def test_rows_point_to_the_observation_before_and_after(lengths: list[int]) -> None:
     batch = batch_of(lengths)
-    before: list[int] = []
-    after: list[int] = []
-    episode, starts, last = [], [], []
+    before, after, episode, starts, last = (list[int]() for _ in range(5))
     for number, length in enumerate(lengths):
         starts.append(len(before))
         for step in range(length):
@@ -81,43 +82,37 @@ def test_text_is_a_column_and_bytes_are_those_of_all() -> None:
     assert batch_of([2], observations={OBSERVATION: words}).observations[OBSERVATION] is words
 
 
-def without(key: Key) -> dict[Key, Any]:
-    return {name: column for name, column in batch_of([2, 1]).steps.items() if name != key}
+part = st.text(st.sampled_from('ab.0_ "=<~ä'), min_size=1, max_size=4)
+keys = st.lists(part.filter(lambda one: one not in {".", ".."}), min_size=1, max_size=4).map(tuple)
 
 
-def changed(key: Key, column: Any) -> dict[Key, Any]:
-    return {**batch_of([2, 1]).steps, key: column}
+@settings(max_examples=200, deadline=None)
+@given(keys)
+def test_text_form_comes_back(key: tuple[str, ...]) -> None:
+    assert check_key(key) == key
+    assert split_key(join_key(key)) == key
+    assert next_of(key) == ("next", *key)
 
 
-FLAG: Key = ("next", "terminated")
-REWARD: Key = ("next", "reward")
+def test_dots_separate_where_no_slash_does() -> None:
+    assert split_key("next.info.x") == split_key("next/info/x") == ("next", "info", "x")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lengths": np.array([3, 0])}, "Episode 1 of the batch has no transition"),
-        ({"lengths": np.array([2, 1], np.int32)}, "must be int64"),
-        ({"lengths": np.array([[2, 1]])}, "must be int64"),
-        ({"final_observation": np.ones(3, bool)}, r"must be bool \[2\], not bool \[3\]"),
-        ({"final_observation": np.ones(2)}, "not float64"),
-        ({"steps": without(("action",))}, "No step leaf 'action'"),
-        ({"steps": without(FLAG)}, "'next/terminated' is missing"),
-        ({"steps": without(("next", "truncated"))}, "'next/truncated' is missing"),
-        ({"steps": changed(REWARD, np.zeros(3))}, r"must be \[N, 1\], not \[3\]"),
-        ({"steps": changed(FLAG, np.zeros((3, 1)))}, "must be bool, not float64"),
-        ({"steps": changed(("action",), np.zeros(4))}, "has 4 rows, expected 3"),
-        ({"steps": changed(("action",), np.float64(0))}, "has no rows, expected 3"),
-        ({"steps": changed(("info", ".."), np.zeros(3))}, "cannot be a file name"),
-        ({"steps": changed(("info", "w"), np.array(["a"] * 3))}, "has dtype <U1"),
-        ({"observations": {OBSERVATION: np.zeros(3)}}, "has 3 rows, expected 5"),
-        ({"observations": {("next", "x"): np.zeros(5)}}, "cannot be named 'next/x'"),
-        ({"episodes": {("start",): np.zeros(2)}}, "cannot be named 'start'"),
-        ({"observations": {("done",): np.zeros(5)}}, "cannot be named 'done'"),
-        ({"episodes": {("id",): np.zeros(3)}}, "has 3 rows, expected 2"),
-    ],
-    ids=str,
-)
-def test_what_does_not_add_up_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FormatError, match=message):
-        batch_of([2, 1], **changes)
+def changed(name: str, column: Any = None) -> dict[Key, Any]:
+    """Return the steps of two episodes with another column of a name, or none."""
+    steps = {**batch_of([2, 1]).steps, tuple(name.split("/")): column}
+    return {key: values for key, values in steps.items() if values is not None}
+
+
+REFUSALS = Refusals(Path(__file__).with_name("refusals.json"))
+NAMES: dict[str, Any] = {
+    "np": np,
+    "batch": partial(batch_of, [2, 1]),
+    "changed": changed,
+    "check_key": check_key,
+}
+
+
+@REFUSALS.cases
+def test_refusals(kind: str, text: str) -> None:
+    REFUSALS.check(kind, text, lambda: eval(text, NAMES))  # noqa: S307

@@ -49,18 +49,6 @@ def test_the_same_files_are_converted_once(settings: Settings, one: Path) -> Non
     assert ids(settings) == [str(first.id)]
 
 
-def test_another_file_takes_a_name_only_by_force(
-    settings: Settings, one: Path, other: Path
-) -> None:
-    first = convert(one, "mine", settings, Options())
-    with pytest.raises(UsageError, match="other files"):
-        convert(other, "mine", settings, Options())
-    assert ids(settings) == [str(first.id)]
-    second = convert(other, "mine", settings, Options(force=True))
-    assert ids(settings) == [str(second.id)]
-    assert second.manifest.counts["transitions"] == 9
-
-
 @pytest.mark.parametrize("force", [False, True])
 def test_some_episodes_never_replace_all(
     settings: Settings, one: Path, other: Path, force: bool
@@ -127,25 +115,22 @@ def d4rl(path: Path, code: int) -> Path:
     return path
 
 
-def test_another_file_of_the_same_name_size_and_time_is_found(
+def test_another_file_of_the_same_name_size_and_time_takes_its_name_only_by_force(
     settings: Settings, tmp_path: Path
 ) -> None:
     first = d4rl(tmp_path / "a" / "mine.hdf5", 1)
     second = d4rl(tmp_path / "b" / "mine.hdf5", 2)
     assert first.stat().st_size == second.stat().st_size
-    convert(first, "mine", settings, Options())
+    made = convert(first, "mine", settings, Options())
     with pytest.raises(UsageError, match="made from other files"):
         convert(second, "mine", settings, Options())
+    os.utime(d4rl(tmp_path / "c" / "mine.hdf5", 1), (2, 2))  # the same one, copied later
+    assert convert(tmp_path / "c" / "mine.hdf5", "mine", settings, Options()).existed
+    assert ids(settings) == [str(made.id)]
     replaced = convert(second, "mine", settings, Options(force=True))
+    assert ids(settings) == [str(replaced.id)]
     found = open_reader(replaced.path).episode_batch(0, 5).observations["observation",]
     assert (found == 2).all()
-
-
-def test_a_file_copied_elsewhere_later_is_the_same(settings: Settings, tmp_path: Path) -> None:
-    convert(d4rl(tmp_path / "a" / "mine.hdf5", 1), "mine", settings, Options())
-    copied = d4rl(tmp_path / "b" / "mine.hdf5", 1)
-    os.utime(copied, (2, 2))
-    assert convert(copied, "mine", settings, Options()).existed
 
 
 def test_a_file_changed_inside_a_folder_is_found(settings: Settings, one: Path) -> None:
@@ -241,7 +226,7 @@ def test_a_dataset_of_which_something_changes_is_converted(
 
 
 def spoil_rows(path: Path) -> None:
-    file = next(file for file in (path / "steps").iterdir() if file.suffix != ".json")
+    file = path / "steps" / "rows.memmap"
     data = bytearray(file.read_bytes())
     data[3] ^= 1
     file.write_bytes(data)
@@ -259,9 +244,8 @@ def lie_with_the_right_digest(path: Path) -> None:
 
 
 def lead_elsewhere(path: Path) -> None:
-    file = next(file for file in (path / "steps").iterdir() if file.suffix != ".json")
-    file.rename(path.with_name("elsewhere"))
-    file.symlink_to("/dev/zero")
+    (path / "steps" / "rows.memmap").unlink()
+    (path / "steps" / "rows.memmap").symlink_to("/dev/zero")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,7 @@ def types_of(batch: EpisodeBatch) -> dict[Key, str]:
 @pytest.mark.parametrize("layouts", [("compact", "compact"), ("ted", "ted"), ("ted", "compact")])
 def test_equal_schemas(layouts: tuple[LayoutName, LayoutName], settings: Settings) -> None:
     one, other = rich_batch([3, 1, 4], unknown_final=(1,)), rich_batch([2, 5], unknown_final=())
-    a, b = (
-        write(settings.root, n, batch, layout)
-        for n, batch, layout in zip("ab", (one, other), layouts, strict=True)
-    )
+    a, b = map(partial(write, settings.root), "ab", (one, other), layouts)
     made = offline_data.merge(a, b, name="both", audit="all", settings=settings)
     assert made.layout == (layouts[0] if len(set(layouts)) == 1 else "compact")
     assert_holds(made.path, [("local:a@1", one), ("local:b@1", other)], types_of(one))
