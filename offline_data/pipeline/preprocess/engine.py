@@ -72,7 +72,6 @@ class Run:
 
     reader: DatasetReader
     recipe: Recipe
-    """As requested."""
     target: Target
     fingerprint: str
     """Identifies parent and recipe; see `plan.fingerprint`."""

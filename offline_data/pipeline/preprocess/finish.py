@@ -131,7 +131,6 @@ def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
-    """Return True if the leaves of a space have changed names, dtypes, shapes or values."""
     before = {key for key in reader.leaves if key[0] == space}
     after = {key for key in (*plan.schema.steps, *plan.schema.observations) if key[0] == space}
     return before != after or not before <= plan.unchanged

@@ -283,7 +283,6 @@ class _Walk:
         self._attributes = before
 
     def _add_bound(self, fn: types.FunctionType) -> None:
-        """Add a function's defaults, attributes and closed-over values."""
         positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
         defaults = fn.__defaults__ or ()
         given = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))

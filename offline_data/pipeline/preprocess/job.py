@@ -1,7 +1,4 @@
-"""`Job`: a request for a new dataset; `Recipe`: its steps; `Target`: its destination.
-
-A recipe is a sequence of steps with what they learnt, built from what the user gave.
-"""
+"""`Job`: a request for a new dataset; `Recipe`: its steps; `Target`: its destination."""
 
 from __future__ import annotations
 
@@ -48,45 +45,33 @@ Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Calls of functions, rows, and execution of a recipe.
+    """Calls of functions, rows, and execution of a recipe, as `Preprocesses.preprocess` explains.
 
     The result depends on the fields up to `view` only.
     """
 
     batched: int | None = None
-    """Maximum rows of a block, for functions that take blocks; None: functions take one row."""
     by: Literal["row", "episode"] = "row"
-    """Whether a function takes a row or a whole episode."""
     on: On = "transitions"
-    """Unit of a row."""
     vectorize: Literal["auto"] | bool = "auto"
     """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
     seed: int = 0
-    """Seed of the functions' random numbers, together with the row number."""
     num_frames: int | None = None
-    """Use only the first `num_frames` transitions; None: all."""
     view: EpisodeSelection | None = None
     """The rows of the parent to read; None: all."""
     layout: LayoutName | None = None
     """None: the parent's."""
     workers: int | None = None
-    """Maximum number of processes, fewer if the work is short; None: from the settings."""
     worker_threads: int = 1
-    """Torch threads of each process."""
     max_tasks_per_child: int | None = None
-    """Replace a process after this many tasks; None: never."""
     chunksize: int | None = None
     """Approximate number of transitions of a task; None: chosen by bytes or time."""
     num_chunks: int | None = None
-    """Approximate number of tasks."""
     executor: Executor | None = None
     """Runs the tasks; None: this process or local processes."""
     audit: AuditMode = DEFAULT_AUDIT
-    """Share of rows that are read back and compared with the computed ones."""
     resume: bool = False
-    """Whether to resume an interrupted run."""
     force: bool = False
-    """Whether to replace an existing dataset and the work of an interrupted run."""
 
     def __post_init__(self) -> None:
         counts = "batched", "num_frames", "workers", "worker_threads", "max_tasks_per_child"
@@ -353,7 +338,6 @@ class Target:
     id: DatasetId
     """With the revision."""
     destination: Path
-    """The dataset directory."""
     work: Path
     """The work folder, on the same filesystem."""
     lock: str

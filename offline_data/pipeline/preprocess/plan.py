@@ -1,8 +1,4 @@
-"""`Plan`: parent, recipe, schema and tasks, decided before any row is written, and running a task.
-
-Planning selects episodes, measures statistics and learns the schema from a few rows. An interrupted
-run is resumed from its saved plan, on this machine or another one.
-"""
+"""`Plan`: parent, recipe, schema and tasks, decided before any row is written, and running a task."""
 
 from __future__ import annotations
 
@@ -96,7 +92,6 @@ class TaskSpec:
     groups: NDArray[np.int64]
     """`[G + 1]` bounds: a group is the chosen episodes `groups[g]` to `groups[g + 1]`."""
     rows: int
-    """Number of transitions to read."""
     row: int
     """Number of its first transition in the new dataset; 0 if it writes files of its own."""
     episode: int
@@ -147,7 +142,6 @@ def prepare(
     ready = Recipe(())
 
     def measures(step: MeasuredStep | Selection) -> list[Any]:
-        """Run a first pass over the output of the steps so far."""
         return measure(plan_tasks(reader, ready, chosen, options, in_place=False, trial=True), step)
 
     for step in recipe.steps:
@@ -260,11 +254,7 @@ def _plan_of(
     in_place: bool,
     seconds: float,
 ) -> Plan:
-    """Return the plan whose task `k` is the groups `tasks[k]` to `tasks[k + 1]`.
-
-    `groups[g]` to `groups[g + 1]` are the chosen episodes of group `g`. Schema, vocabularies and
-    unchanged leaves are those of a `sample` and what the recipe `made` of it.
-    """
+    """Return the plan; `groups` and `tasks` are bounds: of chosen episodes, and of groups."""
     try:
         schema = schema_of_chunk(made)
         tables = table_specs(layout, schema)
@@ -344,7 +334,6 @@ def _find_unchanged_leaves(before: EpisodeChunk, after: EpisodeChunk) -> frozens
 
 
 def _rows_of(column: NDArray[Any]) -> set[int]:
-    """Return the hash of each row."""
     images = as_encoded(column)
     if images is not None:
         return {hash(bytes(image)) for image in images.images()}
@@ -499,7 +488,6 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
     by_rows: dict[int, list[Any]] = {}
 
     def write(chunk: EpisodeChunk) -> None:
-        """Append the episodes of a chunk, and compare some of them."""
         for rows, why, step in chunk.by_rows:  # of several reasons the first is told
             one = by_rows.setdefault(step, [step, 0, 0, why])
             one[1:3] = one[1] + 1, one[2] + rows

@@ -164,7 +164,6 @@ def _old_recipe(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def _selects(step: dict[str, Any], key: Key) -> bool:
-    """Return True if a step names a leaf or a part of its key, and not its `next` leaf."""
     lists = [value for value in step.values() if isinstance(value, list)]
     words = [one[0] if isinstance(one, list) and one else one for part in lists for one in part]
     names = [_key(word) for word in words if isinstance(word, str)]

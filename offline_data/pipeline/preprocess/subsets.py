@@ -88,7 +88,6 @@ class StoredView:
     view: str
     """Its name, for `load_dataset(dataset, view=…)`."""
     path: Path
-    """Its file."""
     transitions: int
     episodes: int
     """Episodes of which it has rows."""

@@ -97,7 +97,6 @@ class JobPlan(PlanFile):
 
     @property
     def job(self) -> Job:
-        """The request, with absolute paths."""
         texts = tuple(stage.text for stage in self.stages)
         options = RunOptions(**vars(self.calling), **vars(self.options))
         return Job(self.parent, texts, self.name, self.dest, options)
@@ -256,7 +255,6 @@ def _digests(run: Run) -> list[str | None]:
 
 
 def _source_of(stage: str) -> str | None:
-    """Return the digest of the files of a stage that names a function."""
     function = function_in(stage)
     if function is None:
         return None
@@ -299,10 +297,7 @@ def run_share(
 
 
 def finish_job(file: Path, settings: Settings, progress: Progress = SILENT) -> Share:
-    """Publish the dataset if every task is finished, without running any.
-
-    Raises what `run_share` raises.
-    """
+    """Publish the dataset if every task is finished, without running any; raises as `run_share`."""
     return work_at(read_plan(user_path(file, "the plan")), settings, progress, None)
 
 

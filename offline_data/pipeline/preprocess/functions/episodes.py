@@ -129,7 +129,6 @@ class EpisodeStep(UserFunction):
     def _check_schema(
         self, leaves: Leaves, schema: FunctionSchema | None, required: Sequence[Key], place: Place
     ) -> FunctionSchema:
-        """Check a result against the schema, or learn it."""
         rows = _rows_of(leaves, place)
         found = describe_leaves(leaves, rows)
         if schema == found:
@@ -185,11 +184,7 @@ def _join_episodes(
     schema: FunctionSchema,
     explicit_next: set[Key],
 ) -> EpisodeChunk:
-    """Concatenate episodes, with shortened ones marked as truncated.
-
-    `parts` are the number in the chunk and the `[T', …]` columns of each kept episode, in order.
-    See `from_ted` for `explicit_next` and errors.
-    """
+    """Concatenate `[T', …]` columns of kept episodes, with their numbers in the chunk, in order."""
     tables = [_truncate_end(chunk, at, table) for at, table in parts]
     leaves = {
         key: np.concatenate([np.zeros((0, *shape), dtype), *(table[key] for table in tables)])
@@ -212,7 +207,6 @@ def _join_episodes(
 
 
 def _check_done(table: Table, place: Place) -> None:
-    """Raise `StepError` if a row is done but neither terminated nor truncated."""
     if DONE not in table:
         return
     flags = (table[TERMINATED], table[TRUNCATED], table[DONE])
@@ -228,7 +222,6 @@ def _check_done(table: Table, place: Place) -> None:
 
 
 def _truncate_end(chunk: EpisodeChunk, at: int, table: Table) -> Table:
-    """Mark the last row of a shortened episode as truncated, unless a flag is set there."""
     shorter = _rows(table) < int(chunk.batch.lengths[at])
     if not shorter or table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():
         return table
@@ -238,10 +231,7 @@ def _truncate_end(chunk: EpisodeChunk, at: int, table: Table) -> Table:
 
 
 def _knows_final(chunk: EpisodeChunk, at: int, table: Table) -> bool:
-    """Return True if the observation after the last row is the source's own.
-
-    It is if the parent has it, or if that row was not the last one, as its `index` shows.
-    """
+    """Return True if the source has the observation after the last row; `index` says which it was."""
     known, index = bool(chunk.batch.final_observation[at]), table.get(INDEX)
     first = int(chunk.rows[at])
     last = first + int(chunk.batch.lengths[at]) - 1

@@ -162,7 +162,6 @@ def _import_error(what: str, error: BaseException, hint: str | None = None) -> U
 
 
 def _import_hint(folder: Path, error: BaseException) -> str | None:
-    """Return a hint for a file whose own imports fail."""
     if not isinstance(error, ImportError):
         return None
     if "relative import" in str(error):

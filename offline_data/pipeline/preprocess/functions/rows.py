@@ -60,10 +60,7 @@ def result_error(
 
 
 def failure(error: BaseException, place: Place) -> StepError:
-    """Return the error for an exception of a user function, with its own traceback.
-
-    For all but `KeyboardInterrupt`, so also for `SystemExit`; that one is raised again.
-    """
+    """Return the error for an exception of a user function; raises `KeyboardInterrupt` again."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     trace = error.__traceback__ and error.__traceback__.tb_next  # from the function's frame on
@@ -95,7 +92,6 @@ class Call:
     numbers: NDArray[np.int64]
     """`[n]`; with `seed` they seed the random generators: for a row its own, else the first."""
     place: Callable[[int], str]
-    """Describes a row, for messages."""
     seed: int
     schema: FunctionSchema | None = None
     """Schema of the results; None: that of the first one."""

@@ -78,7 +78,6 @@ class UserFunction(Step):
             object.__setattr__(self, "about", describe_function(self.fn))
 
     def state(self) -> dict[str, Any]:
-        """Return what it learnt as JSON values; empty before it has learnt."""
         if self.schema is None:
             return {}
         values = {_IN_MANIFEST.get(name, name): getattr(self, name) for name in self.learns}
@@ -148,15 +147,10 @@ class FunctionStep(UserFunction):
     )  # fmt: skip
 
     on: On = "transitions"
-    """Unit of a row: a transition, or with `observations` each stored observation once."""
     batched: int | None = None
-    """Maximum rows of a block, if `fn` takes and returns blocks `[n, …]`; None: single rows."""
     vectorize: Literal["auto"] | bool = "auto"
-    """Whether to try `torch.vmap`; False: row by row."""
     run: Literal["rows", "vectorised", "blocks"] = field(default="rows", metadata={"state": True})
-    """Way of calling the function."""
     why: str = field(default="", metadata={"state": True})
-    """Why it runs row by row."""
     checked: int = field(default=LEAST_ROWS, metadata={"state": True})
     """Rows of every vectorised block that are compared."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
@@ -209,11 +203,7 @@ class FunctionStep(UserFunction):
                 step = step.storing_next(found)
 
     def _run_blocks(self, chunk: EpisodeChunk) -> tuple[Made, list[tuple[int, str, int]]]:
-        """Run `fn` block by block, all rows being one if it runs row by row.
-
-        A column is None if `fn` returned it unchanged in every block. Also returns the blocks that could
-        not be vectorised.
-        """
+        """Run `fn` block by block, or on all rows; also returns the blocks that were not vectorised."""
         numbers, schema = row_numbers(chunk, self.on), self.schema
         by_rows: list[tuple[int, str, int]] = []
         columns: Table = {}
@@ -282,7 +272,6 @@ class FunctionStep(UserFunction):
         )
 
     def _try_rows(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
-        """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""
         call = self._call(probe, row_numbers(probe, self.on))
         if self.run == "blocks":
             return fill_columns(self._run_blocks(probe)[0], call.table)

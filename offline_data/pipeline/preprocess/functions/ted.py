@@ -110,7 +110,6 @@ def _copy_rows(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> ND
 
 
 def _place_leaves(chunk: EpisodeChunk, part: slice = ALL) -> Table:
-    """Return `[n, …]` columns of the leaves that follow from a row's place."""
     index = np.array(chunk.row_numbers[part])
     table: Table = {flag: np.zeros((len(index), 1), bool) for flag in ROOT_FLAGS}
     return {**table, INDEX: index, EPISODE: np.array(chunk.episode_numbers[part])}
@@ -245,10 +244,7 @@ def _is_pair(key: Key, leaves: Table) -> bool:
 
 
 def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
-    """Raise `StepError` if a leaf that follows from others was changed.
-
-    `next/done` may be unchanged, or follow from the new flags.
-    """
+    """Check leaves that follow from others; `next/done` may also follow from the new flags."""
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
     steps, given = chunk.batch.steps, _place_leaves(chunk)
@@ -273,7 +269,6 @@ def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
 
 
 def _check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
-    """Raise `StepError` if two leaves have the same name, or one is nested in another."""
     keys = [*steps, *observations, *map(next_of, observations)]
     known = set(keys)
     if len(known) < len(keys):

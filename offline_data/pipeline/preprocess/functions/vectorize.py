@@ -149,7 +149,6 @@ class _ForeachByCalls(TorchFunctionMode):
     """Reason of the first call that raised."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function."""
         each, name = "_foreach_", getattr(func, "__name__", "")
         try:
             if not name.startswith(each):
@@ -182,7 +181,6 @@ _REASONS = (
 
 
 def _reason(error: BaseException) -> str:
-    """Return a short reason for an error of `vmap`."""
     text = str(error)
     for words, reason in _REASONS:
         if any(word in text for word in words):
