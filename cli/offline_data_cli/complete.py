@@ -77,11 +77,12 @@ def _offers(words: Callable[[Settings], Iterable[tuple[str, str]]]) -> Words:
 
 
 def _local_ids(settings: Settings) -> Iterable[tuple[str, str]]:
-    from offline_data.store.library import list_datasets
+    from offline_data.base.ids import parse_id
+    from offline_data.store.library import list_local
 
-    for entry in list_datasets(settings.root):
-        transitions = entry.manifest.counts["transitions"]
-        yield f"{entry.id.source}:{entry.id.name}", f"{plural(transitions, 'transition')}"
+    for one in list_local(settings.root):
+        dataset = parse_id(one.id)
+        yield f"{dataset.source}:{dataset.name}", plural(one.transitions, "transition")
 
 
 def _all_ids(settings: Settings) -> Iterable[tuple[str, str]]:

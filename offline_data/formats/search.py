@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import NetworkError, NotFoundError
-from offline_data.base.ids import DatasetId, did_you_mean
+from offline_data.base.ids import DatasetId, did_you_mean, parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.formats.catalogues import Catalog, CatalogEntry
 from offline_data.formats.registry import get_catalog, get_source, iter_catalogs, source_names
-from offline_data.store.library import Listing, list_datasets
+from offline_data.store.library import Listing, list_local
 
 _VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
 """The base of a name, and the number of its version."""
@@ -202,10 +202,10 @@ def known_datasets(settings: Settings) -> dict[str, tuple[Catalog | None, Catalo
     for catalog in iter_catalogs():
         for entry in (*catalog.catalog(), *catalog.local(settings)):
             known.setdefault(f"{catalog.name}:{entry.name}", (catalog, entry))
-    for one in list_datasets(settings.root):
-        counts = one.manifest.counts
-        entry = CatalogEntry(one.id.name, counts["transitions"], counts["episodes"], one.bytes)
-        known.setdefault(str(DatasetId(one.id.source, one.id.name)), (None, entry))
+    for one in list_local(settings.root):
+        name = parse_id(one.id).name
+        entry = CatalogEntry(name, one.transitions, one.episodes, one.bytes)
+        known.setdefault(_without_revision(one.id), (None, entry))
     return known
 
 
@@ -244,8 +244,11 @@ def _has(text: str, described: str, word: str) -> bool:
 
 def ids_here(settings: Settings) -> set[str]:
     """Return the ids of the datasets on this disk, without revisions."""
-    entries = list_datasets(settings.root)
-    return {str(DatasetId(entry.id.source, entry.id.name)) for entry in entries}
+    return {_without_revision(one.id) for one in list_local(settings.root)}
+
+
+def _without_revision(text: str) -> str:
+    return str(replace(parse_id(text), revision=None))
 
 
 def _dataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 from offline_data.base.config import Settings
 from offline_data.base.errors import AccessError, ManifestError, NotFoundError
 from offline_data.base.ids import parse_id
-from offline_data.store.layout import MANIFEST
+from offline_data.store.layout import FORMAT_VERSION, MANIFEST
 from offline_data.store.library import (
+    LocalDataset,
     at_hand,
     entry_at,
     find,
     list_datasets,
+    list_local,
     locate,
     remove,
     survey,
@@ -58,6 +61,39 @@ def test_list_finds_all_and_passes_over_damage(settings: Settings, tmp_path: Pat
     ids = ["local:toy@1", "local:x@1", "minari:a/b-v0@1", "minari:a/b-v0@2"]
     assert [str(entry.id) for entry in list_datasets(root)] == ids
     assert list(survey(root)[1]) == [root / "d4rl" / "broken" / "1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format_version", True),
+        ("format_version", FORMAT_VERSION + 1),
+        ("id", "../x:y@1"),
+        ("id", 3),
+        ("layout", "tables"),
+        ("layout", ["compact"]),
+        ("counts", {"transitions": 3.0, "episodes": 1}),
+        ("counts", {"transitions": 3}),
+        ("counts", {"transitions": 0, "episodes": 0}),
+        ("digests", {"episodes/meta.json": {"size": -1}}),
+        ("digests", {"episodes/meta.json": {"size": "1"}}),
+        ("digests", [1]),
+    ],
+)
+def test_a_list_checks_what_it_shows(settings: Settings, key: str, value: Any) -> None:
+    """And nothing else: what is wrong elsewhere in a manifest is said where the dataset is opened."""
+    folder = put(settings.root, "local:x@1")
+    (shown,) = list_local(settings.root)
+    assert shown == LocalDataset.of(entry_at(folder))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "spaces": 3}))
+    assert list_local(settings.root)[0] == shown
+    with pytest.raises(ManifestError, match="spaces"):
+        entry_at(folder)
+    (folder / MANIFEST).write_text(json.dumps({**manifest, key: value}))
+    found = list_local(settings.root)
+    assert not found
+    assert str(folder) in found.notes[0]
 
 
 def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) -> None:
