@@ -30,7 +30,6 @@ from offline_data.pipeline.jobs.executors import (
     LocalProcesses,
     choose_workers,
 )
-from offline_data.pipeline.jobs.processes.protocol import RemoteError
 from tests.pipeline.jobs.executors.jobs import (
     EXPECTED,
     TASKS,
@@ -237,19 +236,6 @@ def test_a_script_leaves_no_process_and_at_most_one_traceback(
     assert err.count("Traceback") == stop
     assert err.strip().endswith(last)
     wait_for_end(pids(tmp_path))
-
-
-def test_an_error_that_cannot_be_sent_does_not_break_the_pool(pool: Any) -> None:
-    class TwoWordsError(Exception):
-        def __init__(self, first: str, second: str) -> None:
-            super().__init__(f"{first} {second}")
-
-    def fail(task: int) -> None:
-        raise TwoWordsError("broken", f"task {task}")
-
-    with pytest.raises(RemoteError, match=r"TwoWordsError: broken task 7"):
-        list(GivenPool(pool).run(fail, [7], SILENT))
-    assert sorted(GivenPool(pool).run(quadrupled(), TASKS, SILENT)) == EXPECTED
 
 
 def test_closing_takes_back_what_has_not_begun_and_waits_for_the_rest(
