@@ -1,5 +1,17 @@
-"""The dataset of the tests of rows, of which buffers give batches."""
+"""The dataset of the tests of rows, of which buffers give batches, and what tests of loaders share."""
 
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offline_data
 from tests.rows.conftest import (
     _one_thread,
     batch,
@@ -15,6 +27,7 @@ from tests.rows.conftest import (
     steps,
     truth,
 )
+from tests.toys.sharded import install
 
 __all__ = [
     "_one_thread",
@@ -31,3 +44,49 @@ __all__ = [
     "steps",
     "truth",
 ]
+
+ROWS = 40
+PUBLIC = {name: getattr(offline_data, name) for name in offline_data.__all__}
+"""Names of expressions in tables."""
+
+
+@pytest.fixture
+def forty(toys: Callable[..., Path]) -> Path:
+    """Forty transitions in five episodes."""
+    return toys([9, 1, 13, 12, 5])
+
+
+def rows(batches: Any) -> list[list[int]]:
+    return [batch["index"].tolist() for batch in batches]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [*chain(*batches)]
+
+
+@pytest.fixture
+def shardtoy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the source of shards of text, for this process and those that it starts."""
+    folder = install(tmp_path / "plugin")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path.cwd())]))
+
+
+def assert_goes_on(
+    make: Callable[[], Any], read: Callable[[Any], list[Any]], *taken: int, count: int = 2
+) -> tuple[Any, Any]:
+    """Check that others, with states saved after so many batches of an epoch, give the rest.
+
+    As many as an epoch has: the iteration has not ended yet, and the rest is empty. Returns one that
+    read all of `count` epochs, and the last other.
+    """
+    whole = make()
+    epochs = [read(whole) for _ in range(count)]
+    for number in taken:
+        first, other = make(), make()
+        batches = iter(first)
+        assert read(islice(batches, number)) == epochs[0][:number]
+        other.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))  # noqa: S301 - our own
+        following = [epochs[0][number:], *epochs[1:]] if number <= len(epochs[0]) else epochs[1:]
+        assert [read(other) for _ in following] == following
+    return whole, other

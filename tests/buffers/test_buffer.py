@@ -1,6 +1,9 @@
+"""A dataset as a buffer: rows by index, batches, text, episodes, and its directory."""
+
 from __future__ import annotations
 
 import itertools
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tensordict import NonTensorData, NonTensorStack
 
-from offline_data.base.errors import ImmutableError, NotFoundError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.base.errors import NotFoundError
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.writers import ImmutableDatasetWriter
-from offline_data.episode import Key
+from offline_data.episode import EpisodeBatch, Key
 from offline_data.rows.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
-
-INVALID = 9
 
 
 def rows(batch: Any) -> list[int]:
@@ -27,16 +29,16 @@ def rows(batch: Any) -> list[int]:
 
 def test_transitions_without_a_known_next_are_not_drawn(compact: Path) -> None:
     one_epoch = SamplerWithoutReplacement(seed=0)
-    ds = BaseDatasetExperienceReplay(compact, 4, sampler=one_epoch)
+    ds = Dataset(compact, 4, sampler=one_epoch)
     assert sorted(row for batch in ds for row in rows(batch)) == [*range(9), 10]
     every = SamplerWithoutReplacement(seed=0, valid_only=False)
-    ds = BaseDatasetExperienceReplay(compact, 4, sampler=every)
+    ds = Dataset(compact, 4, sampler=every)
     assert sorted(row for batch in ds for row in rows(batch)) == list(range(11))
 
 
 def test_iteration_ends_with_the_epoch_and_begins_the_next(compact: Path) -> None:
     sampler = SamplerWithoutReplacement(seed=1)
-    ds = BaseDatasetExperienceReplay(compact, 4, sampler=sampler)
+    ds = Dataset(compact, 4, sampler=sampler)
     first, second = ([rows(batch) for batch in ds] for _ in range(2))
     assert [len(batch) for batch in first] == [len(batch) for batch in second] == [4, 4, 2]
     assert first != second
@@ -44,15 +46,6 @@ def test_iteration_ends_with_the_epoch_and_begins_the_next(compact: Path) -> Non
     head = [rows(batch) for batch in itertools.islice(ds, 1)]  # left early, it goes on
     rest = [rows(batch) for batch in ds]
     assert sorted(itertools.chain(*head, *rest)) == [*range(9), 10]
-
-
-def test_prefetching_needs_one_batch_size(compact: Path) -> None:
-    with pytest.raises(UsageError, match="prefetch needs a batch_size"):
-        BaseDatasetExperienceReplay(compact, prefetch=2)
-    ds = BaseDatasetExperienceReplay(compact, 3, prefetch=2)
-    assert ds.sample().batch_size == ds.sample(3).batch_size == (3,)
-    with pytest.raises(UsageError, match="batches of 3 are prefetched"):
-        ds.sample(4)
 
 
 EVERY = list(range(11))
@@ -85,7 +78,7 @@ EVERY = list(range(11))
     ],
 )
 def test_an_index_means_what_it_means_to_numpy(
-    ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], index: Any, want: Any
+    ds: Dataset, truth: dict[Key, NDArray[Any]], index: Any, want: Any
 ) -> None:
     batch = ds[index]
     assert batch["index"].tolist() == want
@@ -96,27 +89,16 @@ def test_an_index_means_what_it_means_to_numpy(
     np.testing.assert_array_equal(batch["next", "reward"].numpy(), reward)
 
 
-def test_an_index_that_is_none(ds: BaseDatasetExperienceReplay) -> None:
-    missing: list[Any] = [11, -12, [0, 11], torch.tensor([-12]), np.array([99]), [True, False]]
-    for index in missing:
-        with pytest.raises(IndexError, match="11"):
-            ds[index]
+def test_a_leaf_that_is_not_there(ds: Dataset) -> None:
     for name in ("nothing", ("next", "nothing")):
         with pytest.raises(KeyError, match="nothing"):
             ds[name]
-    wrong: list[Any] = [None, 1.5, [0.5], object()]
-    for index in wrong:
-        with pytest.raises(UsageError):
-            ds[index]
-    mine = torch.tensor([1, 2])
-    ds[mine]["index"].fill_(0)
-    assert mine.tolist() == [1, 2]
 
 
 def test_a_leaf_of_all_rows_reads_no_other(toys: Callable[..., Path], tmp_path: Path) -> None:
     folder = shutil.copytree(toys([6, 2], layout="ted"), tmp_path / "copy")
-    whole = BaseDatasetExperienceReplay(folder)[:]
-    ds = BaseDatasetExperienceReplay(folder)
+    whole = Dataset(folder)[:]
+    ds = Dataset(folder)
     shutil.rmtree(folder / "ted" / "observation")
     for key in ("action", ("next", "reward")):
         assert torch.equal(ds[key], whole[key])
@@ -134,32 +116,21 @@ def test_collate_then_transforms_in_order(compact: Path) -> None:
 
         return called
 
-    ds = BaseDatasetExperienceReplay(
-        compact, 2, collate_fn=step("collate"), transform=step("first")
-    )
+    ds = Dataset(compact, 2, collate_fn=step("collate"), transform=step("first"))
     assert ds.append_transform(step("last")) is ds
     ds.insert_transform(0, step("front"))
     ds.sample()
     ds[0]
     assert calls == ["collate", "front", "first", "last"] * 2
-    with pytest.raises(UsageError, match="immutable"):
-        ds.append_transform(len, invert=True)
-    with pytest.raises(UsageError, match="is not callable"):
-        ds.append_transform("scale")  # type: ignore[arg-type]
 
 
 def test_samplers_and_writers_in_every_form(compact: Path) -> None:
     for given in (RandomSampler, RandomSampler(), lambda: SamplerWithoutReplacement(seed=1)):
-        ds = BaseDatasetExperienceReplay(compact, 2, sampler=given)
+        ds = Dataset(compact, 2, sampler=given)
         assert isinstance(ds.sampler, Sampler)
         ds.sample()
     writer = ImmutableDatasetWriter()
-    assert BaseDatasetExperienceReplay(compact, writer=writer).writer is writer
-    for wrong in ("random", 3, dict):
-        with pytest.raises(UsageError, match="not a sampler of this package"):
-            BaseDatasetExperienceReplay(compact, sampler=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="not a writer of this package"):
-        BaseDatasetExperienceReplay(compact, writer=object())  # type: ignore[arg-type]
+    assert Dataset(compact, writer=writer).writer is writer
 
 
 def test_a_sampler_of_ones_own(compact: Path) -> None:
@@ -168,36 +139,83 @@ def test_a_sampler_of_ones_own(compact: Path) -> None:
             self.ran_out = True
             return torch.arange(0, len(storage), 2)[:batch_size], {"kind": "even"}
 
-    ds = BaseDatasetExperienceReplay(compact, 3, sampler=Evens())
+    ds = Dataset(compact, 3, sampler=Evens())
     assert [rows(batch) for batch in ds] == [[0, 2, 4]]
     assert ds.sample(return_info=True)[1]["kind"] == "even"
 
 
 def test_batch_sizes(compact: Path) -> None:
-    ds = BaseDatasetExperienceReplay(compact, 4)
+    ds = Dataset(compact, 4)
     assert (ds.batch_size, len(ds), len(ds.sample()), len(ds.sample(7))) == (4, 11, 4, 7)
-    ds = BaseDatasetExperienceReplay(compact)
-    calls: list[Callable[[], Any]] = [ds.sample, lambda: next(iter(ds))]
-    for call in calls:
-        with pytest.raises(UsageError, match=r"(?i)batch_size (was )?not specified"):
-            call()
-    with pytest.raises(UsageError, match="at least 1"):
-        BaseDatasetExperienceReplay(compact, -1)
-    with pytest.raises(UsageError, match="at least 1"):
-        ds.sample(0)
-    with pytest.raises(UsageError, match="prefetch"):
-        BaseDatasetExperienceReplay(compact, 2, prefetch=-1)
+    ds = Dataset(compact, 3, prefetch=2)
+    assert ds.sample().batch_size == ds.sample(3).batch_size == (3,)
 
 
-def test_nothing_can_be_written(ds: BaseDatasetExperienceReplay) -> None:
-    batch = ds[:2]
-    attempts: list[Callable[[], Any]] = [
-        lambda: ds.add(batch[0]),
-        lambda: ds.extend(batch),
-        lambda: ds.__setitem__(0, batch[0]),
-        lambda: ds.writer.add(batch),
-    ]
-    for attempt in attempts:
-        with pytest.raises(ImmutableError) as caught:
-            attempt()
-        assert "transform=" in str(caught.value.hint)
+MISSION = ("observation", "mission")
+
+
+def test_text_is_codes_that_decode(ds: Dataset, truth: dict[Key, NDArray[Any]]) -> None:
+    batch = ds[[0, 9, 4]]
+    for key in (MISSION, ("next", *MISSION)):
+        assert batch[key].dtype == torch.int32
+        assert ds.decode(key, batch[key]) == truth[key][[0, 9, 4]].tolist()
+    assert ds.decode("observation.mission", int(batch[MISSION][0])) == truth[MISSION][0]
+    assert ds.decode(MISSION, [[-1, 0]]) == [[None, ds.decode(MISSION, 0)]]
+
+
+def test_text_as_strings(compact: Path, truth: dict[Key, NDArray[Any]]) -> None:
+    ds = Dataset(compact, 3, decode_text=True)
+    batch = ds[[0, 9, 4]]
+    for key in (MISSION, ("next", *MISSION)):
+        assert isinstance(batch.get(key), NonTensorStack)
+        assert list(batch[key]) == truth[key][[0, 9, 4]].tolist()
+    assert isinstance(ds[4].get(MISSION), NonTensorData)
+    assert ds[4][MISSION] == truth[MISSION][4]
+    grid = ds[[[0, 1], [2, 3]]]
+    assert [list(row) for row in grid[MISSION]] == truth[MISSION][:4].reshape(2, 2).tolist()
+    assert len(ds.sample()[MISSION]) == 3
+
+
+def test_episodes_are_columns(ds: Dataset, batch: EpisodeBatch) -> None:
+    table = ds.episodes
+    assert len(table) == 5
+    assert table.start.tolist() == [0, 3, 4, 8, 10]
+    assert table["length"].tolist() == [3, 1, 4, 2, 1]
+    np.testing.assert_allclose(table["return"], batch.returns)
+    assert torch.equal(table.return_, table["return"])
+    assert table.terminated.tolist() == [True, False, True, False, True]
+    assert table.final_observation.tolist() == [True, True, True, False, False]
+    assert table[("seed",)].tolist() == [1, 8, 15, 22, 29]
+    assert table.name == [f"episode {e}" for e in range(5)]
+    assert "length" in table
+    assert "size" not in table
+    assert "name" in dir(table)
+    assert table.length[ds[[0, 9]]["episode"]].tolist() == [3, 2]
+    assert "5 episodes: start" in repr(table)
+    with pytest.raises(AttributeError, match="size"):
+        _ = table.size
+
+
+def test_delete_removes_the_directory_and_nothing_else(own_folder: Path) -> None:
+    folder, ds = own_folder, Dataset(own_folder, 4)
+    assert ds.manifest.id == "local:toy@1"
+    assert ds.data_path == ds.data_path_root == folder
+    assert ds.metadata["environment"] == {}
+    other = Dataset(folder)
+    kept, want = ds[:3], other[:]
+    beside = folder.parent / "beside"
+    beside.mkdir()
+    ds.delete()
+    assert not folder.exists()
+    assert beside.exists()
+    assert kept["action"].shape == (3, 1)
+    copy = pickle.loads(pickle.dumps(ds))  # noqa: S301
+    uses: list[Callable[[], Any]] = [ds.sample, lambda: ds[0], lambda: copy.sample()]
+    for use in uses:
+        with pytest.raises(NotFoundError, match="deleted"):
+            use()
+    with pytest.raises(NotFoundError):
+        ds.delete()
+    with pytest.raises(NotFoundError):
+        Dataset(folder)
+    assert torch.equal(other[:]["next", "reward"], want["next", "reward"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.torchrl.ted_flat import Flat2TED, TED2Flat
 from tests.same import assert_same
 
@@ -47,7 +47,7 @@ def ted(lengths: Sequence[int], first: int = 1) -> TensorDict:
     )
 
 
-def test_a_dataset_goes_there_and_back(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
+def test_a_dataset_goes_there_and_back(ds: Dataset, tmp_path: Path) -> None:
     data = ds[:]
     keys: dict[str, Any] = {"reward_keys": ("reward", "bonus")}
     flat = TED2Flat(**keys)(data, tmp_path / "flat")

@@ -66,21 +66,3 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="already exists"):
             from_schema(SCHEMA, backend, path=tmp_path / path, rows=1)  # type: ignore[arg-type]
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("schema", "options", "words"),
-    [
-        ({"a": ([1],)}, {}, "schema of a is"),
-        ({"a": ([1], "float33")}, {}, "schema of a is"),
-        ({"a": ([1], "datetime64")}, {}, "schema of a is"),
-        ({"a": ([1], "f4")}, {"rows": 0}, "rows is 0"),
-        ({"a": ([1], "f4")}, {"backend": "zarr"}, "expected one of memmap, h5, shared"),
-        ({"a": ([1], "f4")}, {"path": None}, "no path"),
-        ({"a": ([1], "f4")}, {"backend": "shared"}, "was given path="),
-    ],
-)
-def test_refusals(tmp_path: Path, schema: Any, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        from_schema(schema, **{"rows": 1, "path": tmp_path / "made", **options})
-    assert not (tmp_path / "made").exists()

@@ -1,13 +1,17 @@
+"""Opening datasets: by id and path, with all options, and what people give in another form: one key, one function."""
+
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import offline_data
-from offline_data.base.errors import InvalidIdError, NotFoundError, UsageError
 from offline_data.buffers.load import load_dataset, open_dataset
 from offline_data.testing.toy import toy_batch
 from tests.toys.stored import write_stored
@@ -61,17 +65,62 @@ def test_all_options_arrive(root: Path) -> None:
     assert (batch["seen"] == 2).all()
 
 
-def test_what_is_not_here(root: Path) -> None:
-    with pytest.raises(NotFoundError, match="not on this disk"):
-        load_dataset("local:other", root=root, download=False)
-    with pytest.raises(NotFoundError, match="not a dataset directory"):
-        open_dataset(root / "none")
-    path = root / "local" / "toy" / "a1"
-    with pytest.raises(UsageError, match="download is 'always'"):
-        load_dataset("local:toy", root=root, download="always")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is for ids"):
-        load_dataset(path, revision="b2")
-    with pytest.raises(InvalidIdError):
-        load_dataset("local:../toy", root=root)
-    with pytest.raises(InvalidIdError):
-        load_dataset("local:toy", root=root, revision="../b2")
+STATE = ("observation", "state")
+
+
+@pytest.fixture
+def folder(toys: Callable[..., Path]) -> Path:
+    return toys([5, 3, 4])
+
+
+def load(folder: Path, **options: Any) -> Any:
+    return offline_data.load_dataset(folder, **{"batch_size": 4, **options})
+
+
+def stream(folder: Path, **options: Any) -> Any:
+    return offline_data.StreamingDataset(folder, **{"batch_size": 4, "source": "local", **options})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [load, stream])
+def test_a_string_is_one_key(folder: Path, make: Any) -> None:
+    one, listed = (make(folder, keys=keys) for keys in ("observation", ["observation"]))
+    batch, same = next(iter(one)), next(iter(listed))
+    found = {*batch.keys(include_nested=True, leaves_only=True)}
+    assert found == {*same.keys(include_nested=True, leaves_only=True)}
+    assert STATE in found
+    assert not {"action", ("next", "reward")} & found
+
+
+def test_a_string_is_one_key_of_a_list_of_rows() -> None:
+    storage = offline_data.ListStorage(4)
+    buffer = offline_data.ReplayBuffer(storage, collate_fn=list)
+    buffer.extend([{"action": 1, "a": 2}])
+    assert storage.only("action")._keys == (("action",),)  # type: ignore[attr-defined]
+
+
+def test_derived_takes_one_function_or_several(folder: Path) -> None:
+    one = load(folder, derived=offline_data.timestep())
+    several = load(folder, derived=[offline_data.timestep(), offline_data.n_step(2)])
+    assert "timestep" in one[:]
+    assert one[:]["timestep"].tolist() == several[:]["timestep"].tolist()
+
+
+def test_keys_come_first(folder: Path) -> None:
+    state = "observation/state"
+    stack, chunk = offline_data.frame_stack(state, 2), offline_data.action_chunk("action", 2)
+    scale, left = offline_data.normalize(state), offline_data.return_to_go("left", 0.5)
+    batch = load(folder, derived=[stack, chunk, left, scale])[:]
+    assert batch[STATE].shape[1] == batch["action"].shape[1] == 2
+    assert "left" in batch
+
+
+def test_pin_memory_without_an_accelerator_warns_as_a_data_loader_does(folder: Path) -> None:
+    ways: list[Callable[[], Any]] = [
+        lambda: load(folder, pin_memory=True).sample(),
+        lambda: next(iter(DataLoader(range(4), pin_memory=True))),  # type: ignore[arg-type]
+        lambda: next(iter(load(folder).dataloader(2, pin_memory=True))),
+    ]
+    for make in ways:
+        with pytest.warns(UserWarning, match="pin_memory"):
+            make()

@@ -16,14 +16,14 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.utils.data import DataLoader, DistributedSampler, Subset, default_collate, random_split
 
-from offline_data.base.errors import IntegrityError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.base.errors import UsageError
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.rows.derived import return_to_go
-from offline_data.rows.samplers import SliceSampler
 from offline_data.rows.storage import DatasetStorage
-from offline_data.testing.toy import toy_batch, write_toy
 from offline_data.torchrl.storages import LazyTensorStorage
 from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
+
+from .conftest import flat, rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
@@ -32,26 +32,14 @@ pytestmark = [
 
 
 @pytest.fixture
-def ds(tmp_path: Path) -> BaseDatasetExperienceReplay:
-    """Forty transitions in five episodes."""
-    write_toy(tmp_path / "toy", [toy_batch([9, 1, 13, 12, 5])])
-    return BaseDatasetExperienceReplay(tmp_path / "toy")
+def ds(forty: Path) -> Dataset:
+    return Dataset(forty)
 
 
 @pytest.fixture
-def gaps(tmp_path: Path) -> BaseDatasetExperienceReplay:
-    """Ten transitions; what follows rows 3 and 9, which are truncated, is not known."""
-    write_toy(tmp_path / "gaps", [toy_batch([4, 6], first_episode=1, unknown_final=(1,))])
-    write_toy(tmp_path / "both", [toy_batch([2, 4, 2, 2], first_episode=0, unknown_final=(1, 3))])
-    return BaseDatasetExperienceReplay(tmp_path / "both")
-
-
-def rows(batches: Any) -> list[list[int]]:
-    return [batch["index"].tolist() for batch in batches]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return [row for batch in batches for row in batch]
+def gaps(toys: Callable[..., Path]) -> Dataset:
+    """Ten transitions; what follows rows 5 and 9, which are truncated, is not known."""
+    return Dataset(toys([2, 4, 2, 2], unknown_final=(1, 3)))
 
 
 def assert_true_rows(batch: Any) -> None:
@@ -121,9 +109,7 @@ def test_stacking_the_rows_of_a_batch_is_that_batch(ds: Any) -> None:
 def test_views_derived_leaves_and_transforms(ds: Any) -> None:
     parts = random_split(ds, [30, 10])
     assert len(flat(rows(DataLoader(parts[1], 4)))) == 10
-    view: Any = BaseDatasetExperienceReplay(ds.data_path, derived=return_to_go()).episodes_at(
-        [2, 0]
-    )
+    view: Any = Dataset(ds.data_path, derived=return_to_go()).episodes_at([2, 0])
     view.append_transform(lambda batch: batch.set("twice", 2 * batch["action"]))
     for loader in (DataLoader(view, 5), view.dataloader(5, shuffle=False)):
         batch = next(iter(loader))
@@ -235,18 +221,9 @@ def test_a_state_brings_its_seed_and_fits_batches_that_begin_there(ds: Any) -> N
         other.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 4})
         shares.append(rows(other))
     assert sorted(flat(shares[0]) + flat(shares[1])) == sorted(whole[24:])
-    with pytest.raises(UsageError, match=r"4 batches of 6 into an epoch; batches of 7 in 1 rank"):
-        resumed(4, 7)
-    with pytest.raises(UsageError, match="The state is 1 batch of 6 into"):
-        resumed(1, 7)
     none_left = ds.dataloader(24, drop_last=True)
     none_left.load_state_dict(loader.state_dict() | {"epoch": 0, "batch": 4})
     assert flat(rows(none_left)) == following[:24]
-    for name, value in (("batch", 8), ("seed", "3"), ("shuffle", 1), ("epoch", -1), ("ranks", 0)):
-        with pytest.raises(IntegrityError, match=name):
-            ds.dataloader(6).load_state_dict(loader.state_dict() | {name: value})
-    with pytest.raises(UsageError, match="The state is of another loader"):
-        ds.subset(range(9)).dataloader(6).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7, 45])
@@ -281,7 +258,7 @@ def test_shares_of_ranks(ds: Any, world: int, drop_last: bool, size: int) -> Non
 def train_in_rank(rank: int, path: str, store: str, found: Any) -> None:
     """Train as DDP users do: the loader asks `torch.distributed` which share this is."""
     torch.set_num_threads(1)
-    ds = BaseDatasetExperienceReplay(path)
+    ds = Dataset(path)
     loader = ds.dataloader(6)  # before the group is there, as Lightning's users have it
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -324,26 +301,3 @@ def test_two_ranks_of_ddp(ds: Any, tmp_path: Path) -> None:
         assert sorted(flat(one[epoch]) + flat(other[epoch])) == list(range(40))
     assert one[:4] != one[4:]
     assert sorted(flat(one_plain) + flat(other_plain)) == list(range(40))
-
-
-def test_wrong_arguments(ds: Any) -> None:
-    cases: dict[str, dict[str, Any]] = {
-        "batch_size is '256'; expected a whole number": {"batch_size": "256"},
-        "batch_size is 0": {"batch_size": 0},
-        "batch_size not specified": {},
-        "rank is 2; expected 0 <= rank < world, which is 2": {
-            "batch_size": 4,
-            "rank": 2,
-            "world": 2,
-        },
-        "Give rank and world, or neither": {"batch_size": 4, "rank": 0},
-        "must not be negative": {"batch_size": 4, "seed": -1},
-    }
-    for message, options in cases.items():
-        with pytest.raises(UsageError, match=message):
-            ds.dataloader(**options)
-    ds.set_sampler(SliceSampler(slice_len=4))
-    with pytest.raises(UsageError, match="draws slices"):
-        ds.dataloader(8)
-    with pytest.raises(UsageError, match="empty"):
-        ds.episodes_at([]).dataloader(8)

@@ -1,7 +1,8 @@
-"""Whatever tensors and arrays users are given may be written to: nothing ends, nothing on disk changes."""
+"""Whatever users are given may be written to and kept: nothing ends, nothing on disk or elsewhere changes."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import shutil
 import warnings
@@ -12,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from offline_data import (
-    BaseDatasetExperienceReplay,
+    BaseDatasetExperienceReplay as Dataset,
+)
+from offline_data import (
     DatasetMixture,
     ReplayBufferEnsemble,
     ReplayDataset,
@@ -46,8 +50,8 @@ def overwrite(value: Any) -> int:
     return sum(map(overwrite, value)) if isinstance(value, (list, tuple)) else 0
 
 
-def make(folder: Path, **options: Any) -> BaseDatasetExperienceReplay:
-    return BaseDatasetExperienceReplay(folder, 4, **options)
+def make(folder: Path, **options: Any) -> Dataset:
+    return Dataset(folder, 4, **options)
 
 
 def buffers(folder: Path) -> Iterator[Any]:
@@ -130,3 +134,67 @@ def test_everything_can_be_written_to(
     child.join(300)
     assert child.exitcode == 0
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
+LENGTHS = (10, 1, 9, 4)
+
+
+@pytest.fixture(params=LAYOUTS)
+def toy(request: pytest.FixtureRequest, toys: Callable[..., Path], gathering: None) -> Path:
+    """24 transitions with images, in either layout."""
+    return toys(LENGTHS, layout=request.param, images=True, width=17)
+
+
+@pytest.fixture
+def buffer(toy: Path) -> Dataset:
+    return Dataset(toy, 24)
+
+
+@pytest.fixture
+def batch(buffer: Dataset) -> TensorDict:
+    sampled: TensorDict = buffer.sample()
+    return sampled
+
+
+def leaves_of(batch: TensorDict) -> dict[Any, Tensor]:
+    return dict(batch.items(include_nested=True, leaves_only=True))
+
+
+def test_leaves_are_contiguous_and_of_their_own_memory(batch: TensorDict) -> None:
+    seen: dict[int, Any] = {}
+    for key, leaf in leaves_of(batch).items():
+        assert leaf.is_contiguous(), key
+        assert leaf.storage_offset() == 0, key
+        assert leaf.untyped_storage().nbytes() == leaf.numel() * leaf.itemsize, key
+        assert not leaf.requires_grad
+        assert not leaf.is_shared()  # type: ignore[no-untyped-call]
+        assert seen.setdefault(leaf.untyped_storage().data_ptr(), key) == key
+        assert leaf.data_ptr() % leaf.itemsize == 0
+
+
+def test_writing_to_rows_asked_for_leaves_the_index_alone(
+    buffer: Dataset,
+) -> None:
+    rows = torch.tensor([3, 4])
+    batch = buffer[rows]
+    batch["index"].fill_(9)
+    assert rows.tolist() == [3, 4]
+    drawn, info = buffer.sample(return_info=True)
+    drawn["action"].zero_()
+    assert torch.equal(info["index"], drawn["index"])
+
+
+@pytest.mark.slow
+def test_batches_outlive_later_ones_and_their_buffer(toy: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(toy, tmp_path / "toy")
+    buffer = Dataset(copy, 24)
+    batch = buffer.sample()
+    want = {key: leaf.clone() for key, leaf in leaves_of(batch).items()}
+    for _ in range(20):
+        buffer.sample()
+    del buffer
+    gc.collect()
+    for file in copy.rglob("*.memmap"):
+        file.write_bytes(b"")
+    for key, leaf in leaves_of(batch).items():
+        assert torch.equal(leaf, want[key]), key

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from offline_data.agilerl import ReplayDataset
-from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.rows.samplers import (
     RandomSampler,
     Sampler,
@@ -20,16 +19,12 @@ from offline_data.rows.samplers import (
     SliceSamplerWithoutReplacement,
 )
 
+from .conftest import flat, rows
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
     pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)"),  # torch has one thread here
 ]
-
-
-@pytest.fixture
-def toy(toys: Callable[..., Path]) -> Path:
-    """Forty transitions in five episodes."""
-    return toys([9, 1, 13, 12, 5])
 
 
 def loader(dataset: ReplayDataset, workers: int = 0, **options: Any) -> DataLoader[Any]:
@@ -40,10 +35,6 @@ def loader(dataset: ReplayDataset, workers: int = 0, **options: Any) -> DataLoad
     )
 
 
-def rows(batches: Any) -> list[list[int]]:
-    return [batch["index"].tolist() for batch in batches]
-
-
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "shuffled": lambda: SamplerWithoutReplacement(seed=3),
     "unseeded": SamplerWithoutReplacement,
@@ -52,47 +43,46 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 
 @pytest.mark.parametrize(("name", "workers"), [("shuffled", 1), ("unseeded", 2), ("slices", 2)])
-def test_workers_share_an_epoch(toy: Path, name: str, workers: int) -> None:
-    ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
+def test_workers_share_an_epoch(forty: Path, name: str, workers: int) -> None:
+    ds = Dataset(forty, sampler=SAMPLERS[name]())
     alone = rows(ReplayDataset(ds, 8, seed=5))
-    ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
+    ds = Dataset(forty, sampler=SAMPLERS[name]())
     assert rows(loader(ReplayDataset(ds, 8, seed=5), workers)) == alone
     if name != "slices":
-        assert sorted(row for batch in alone for row in batch) == list(range(40))
+        assert sorted(flat(alone)) == list(range(40))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_later_epochs_are_the_same_whatever_the_workers_and_the_first_epoch(
-    toy: Path, name: str
+    forty: Path, name: str
 ) -> None:
-    def epochs(workers: int, *numbers: int) -> list[list[list[int]]]:
-        ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
+    def epochs(workers: int, *numbers: int, **options: Any) -> list[list[list[int]]]:
+        ds = Dataset(forty, sampler=SAMPLERS[name]())
         dataset = ReplayDataset(ds, 8, seed=5)
         dataset.set_epoch(numbers[0])
-        batches = loader(dataset, workers)
+        batches = loader(dataset, workers, **options)
         return [rows(batches) for _ in numbers]
 
     alone = epochs(0, 0, 1, 2)
-    assert epochs(2, 0, 1, 2) == alone
+    assert alone[0] != alone[1] != alone[2]
+    assert epochs(2, 0, 1, 2) == epochs(2, 0, 1, 2, persistent_workers=True) == alone
     assert epochs(0, 1, 2) == alone[1:]
 
 
 @pytest.mark.slow
-def test_spawned_workers_share_an_epoch(toy: Path) -> None:
-    dataset = ReplayDataset(
-        BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
-    )
+def test_spawned_workers_share_an_epoch(forty: Path) -> None:
+    dataset = ReplayDataset(Dataset(forty, 8, sampler=SamplerWithoutReplacement()))
     found = [rows(loader(dataset, 2, multiprocessing_context="spawn")) for _ in range(2)]
     for got in found:
-        assert sorted(row for batch in got for row in batch) == list(range(40))
+        assert sorted(flat(got)) == list(range(40))
         assert [len(batch) for batch in got] == [8] * 5
     assert found[0] != found[1]
 
 
 @pytest.mark.slow
-def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
+def test_random_draws_are_the_same_whatever_the_workers(forty: Path) -> None:
     def first(workers: int, **options: Any) -> list[list[int]]:
-        ds = BaseDatasetExperienceReplay(toy, sampler=RandomSampler(seed=8))
+        ds = Dataset(forty, sampler=RandomSampler(seed=8))
         return rows(islice(loader(ReplayDataset(ds, 6, **options), workers), 7))
 
     drawn = first(2, seed=2)
@@ -100,45 +90,21 @@ def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
     assert len({tuple(batch) for batch in drawn}) == 7
 
     def epoch(seed: int) -> list[list[int]]:
-        ds = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
+        ds = Dataset(forty, 8, sampler=SamplerWithoutReplacement())
         generator = torch.Generator().manual_seed(seed)
         return rows(loader(ReplayDataset(ds), 2, generator=generator))
 
     assert epoch(1) == epoch(1) != epoch(2)
 
 
-def orders(dataset: ReplayDataset, workers: int, **options: Any) -> Iterator[list[list[int]]]:
-    loading = loader(dataset, workers, **options)
-    while True:
-        yield rows(loading)
-
-
-@pytest.mark.slow
-def test_epochs_go_on(toy: Path) -> None:
-    def make() -> ReplayDataset:
-        sampler = SamplerWithoutReplacement(seed=4)
-        return ReplayDataset(BaseDatasetExperienceReplay(toy, 8, sampler=sampler))
-
-    alone = list(islice(orders(make(), 0), 3))
-    assert alone[0] != alone[1] != alone[2]
-    assert list(islice(orders(make(), 2, persistent_workers=True), 3)) == alone
-    dataset = make()
-    anew = orders(dataset, 2)
-    assert list(islice(anew, 3)) == alone
-    dataset.set_epoch(1)
-    assert next(anew) == alone[1]
-    dataset.set_epoch(2)
-    assert rows(dataset) == alone[2]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "persistent"), [(2, False), (2, True)])
 def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
-    toy: Path, workers: int, persistent: bool
+    forty: Path, workers: int, persistent: bool
 ) -> None:
     """Also where torch is seeded the same for each epoch, and where one is left early."""
     sampler = SamplerWithoutReplacement(seed=4)
-    dataset = ReplayDataset(BaseDatasetExperienceReplay(toy, 4, sampler=sampler))
+    dataset = ReplayDataset(Dataset(forty, 4, sampler=sampler))
     loading = loader(dataset, workers, persistent_workers=persistent)
     found = []
     for number in range(4):
@@ -147,24 +113,25 @@ def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
         if number == 1:
             list(islice(loading, 2))
         got = rows(loading)
-        assert sorted(row for batch in got for row in batch) == list(range(40))
+        assert sorted(flat(got)) == list(range(40))
         found.append(got)
     assert all(one != other for one, other in combinations(found, 2))
 
 
-def test_epochs_go_on_after_a_state_was_loaded(toy: Path) -> None:
+def test_epochs_go_on_after_a_state_was_loaded(forty: Path) -> None:
     sampler = SamplerWithoutReplacement(seed=4)
-    ds = BaseDatasetExperienceReplay(toy, 8, sampler=sampler)
+    ds = Dataset(forty, 8, sampler=sampler)
     alone = [rows(ds) for _ in range(4)]
-    other = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement(seed=4))
+    other = Dataset(forty, 8, sampler=SamplerWithoutReplacement(seed=4))
     list(other), list(other)
-    resumed = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
+    resumed = Dataset(forty, 8, sampler=SamplerWithoutReplacement())
     resumed.load_state_dict(other.state_dict())
-    assert list(islice(orders(ReplayDataset(resumed), 2), 2)) == alone[2:]
+    loading = loader(ReplayDataset(resumed), 2)
+    assert [rows(loading) for _ in range(2)] == alone[2:]
 
 
-def test_prefetched_draws_do_not_outlive_the_epoch(toy: Path) -> None:
-    ds = BaseDatasetExperienceReplay(toy, 8, prefetch=2, sampler=SamplerWithoutReplacement(seed=4))
+def test_prefetched_draws_do_not_outlive_the_epoch(forty: Path) -> None:
+    ds = Dataset(forty, 8, prefetch=2, sampler=SamplerWithoutReplacement(seed=4))
     dataset = ReplayDataset(ds, seed=0)
     whole = rows(dataset)
     dataset.set_epoch(0)
@@ -173,14 +140,8 @@ def test_prefetched_draws_do_not_outlive_the_epoch(toy: Path) -> None:
     assert rows(dataset) == whole
 
 
-def test_arguments(toy: Path) -> None:
-    ds = BaseDatasetExperienceReplay(toy)
+def test_arguments(forty: Path) -> None:
+    ds = Dataset(forty)
     assert ReplayDataset(ds).batch_size == 256
-    assert ReplayDataset(BaseDatasetExperienceReplay(toy, 7)).batch_size == 7
-    with pytest.raises(UsageError, match="batch_size is 0"):
-        ReplayDataset(ds, 0)
-    with pytest.raises(UsageError, match="must not be negative"):
-        ReplayDataset(ds, seed=-1)
-    with pytest.raises(UsageError, match="not a buffer"):
-        ReplayDataset([1, 2])  # type: ignore[arg-type]
+    assert ReplayDataset(Dataset(forty, 7)).batch_size == 7
     assert len(pickle.dumps(ReplayDataset(ds))) < 20_000

@@ -13,10 +13,11 @@ import torch
 import offline_data
 from offline_data.base.errors import FormatError, MissingDependencyError
 from offline_data.buffers import specs as module
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.store.layout import LAYOUTS, MANIFEST
 from offline_data.store.manifest import dump_manifest, read_manifest
-from offline_data.testing.toy import toy_batch, write_tokens, write_toy
+from offline_data.testing.toy import toy_batch, write_tokens
+
+from .declared import acting, declaring
 
 torchrl = pytest.importorskip("torchrl.data")
 
@@ -24,17 +25,6 @@ BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-5, -5, 0], "hig
 
 
 NESTED = {"type": "Dict", "subspaces": {"state": BOX}}
-
-
-def opened(
-    folder: Path, batch: Any = None, *, layout: Any = "compact", **fields: Any
-) -> BaseDatasetExperienceReplay:
-    """Write a toy whose manifest has these fields, and open it."""
-    given = toy_batch([3, 2, 4], text=True, images=True) if batch is None else batch
-    write_toy(folder, [given], layout=layout)
-    manifest = replace(read_manifest(folder), **fields)
-    (folder / MANIFEST).write_text(dump_manifest(manifest), encoding="utf-8")
-    return offline_data.open_dataset(folder)
 
 
 def _far(row: Any) -> Any:
@@ -46,7 +36,7 @@ def _far(row: Any) -> Any:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bounds_of_the_data_are_its_extremes(tmp_path: Path, layout: Any) -> None:
     batch = toy_batch([3, 2, 4], text=True, images=True)
-    specs = opened(tmp_path / "toy", batch, layout=layout).specs
+    specs = declaring(tmp_path / "toy", batch, layout=layout).specs
     for spec, values in (
         (specs.action, batch.steps["action",]),
         (specs.reward, batch.steps["next", "reward"]),
@@ -69,7 +59,7 @@ def test_bounds_of_the_data_are_its_extremes(tmp_path: Path, layout: Any) -> Non
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_row_is_within_and_none_beside(tmp_path: Path, layout: Any) -> None:
-    ds = opened(tmp_path / "toy", layout=layout)
+    ds = declaring(tmp_path / "toy", layout=layout)
     rows = ds[:]
     assert ds.specs.is_in(rows)
     for row in range(len(ds)):
@@ -88,7 +78,7 @@ def test_declared_spaces_are_taken_as_they_are(tmp_path: Path) -> None:
     batch = toy_batch([3, 2])
     steps = {**batch.steps, ("action",): np.array([0, 3, 2, 1, 0])}
     spaces = {"observation": NESTED, "action": {"type": "Discrete", "n": 5}}
-    ds = opened(tmp_path / "toy", replace(batch, steps=steps), spaces=spaces)
+    ds = declaring(tmp_path / "toy", replace(batch, steps=steps), spaces=spaces)
     assert ds.specs.action == torchrl.Categorical(5, shape=(), dtype=torch.int64)
     assert ds.specs.observation["state"].space.low.tolist() == [-5, -5, 0]
     space = ds.specs.spaces["observation/state"]
@@ -104,7 +94,7 @@ def test_data_beyond_a_declared_space_are_not_within_and_the_check_names_them(
     tmp_path: Path,
 ) -> None:
     low = {"type": "Dict", "subspaces": {"state": {**BOX, "high": [2003.0, 2003.0, 2003.0]}}}
-    ds = opened(tmp_path / "toy", toy_batch([3, 2, 4]), spaces={"observation": low})
+    ds = declaring(tmp_path / "toy", toy_batch([3, 2, 4]), spaces={"observation": low})
     inside = [
         bool(ds.specs.observation.is_in(row["observation"]))
         for row in map(ds.__getitem__, range(len(ds)))
@@ -115,83 +105,65 @@ def test_data_beyond_a_declared_space_are_not_within_and_the_check_names_them(
     assert float(ds.specs.observation["state"].space.high.max()) == 2003
 
 
-@pytest.mark.parametrize(
-    ("space", "values", "spec"),
-    [
-        (
-            {"type": "MultiDiscrete", "nvec": [3, 9]},
-            np.array([[2, 8], [0, 0]]),
-            torchrl.MultiCategorical([3, 9], dtype=torch.int64),
-        ),
-        (
-            {"type": "Discrete", "n": 3, "start": -1},
-            np.array([-1, 1]),
-            torchrl.Bounded(-1, 1, (), dtype=torch.int64),
-        ),
-        (
-            {"type": "MultiBinary", "n": 2},
-            np.array([[0, 1], [1, 1]], np.int8),
-            torchrl.Categorical(2, shape=(2,), dtype=torch.int8),
-        ),
-        (
-            {"type": "Box", "dtype": "float32", "shape": [2]},
-            np.array([[0, 1], [1, 1]], np.float32),
-            torchrl.Unbounded((2,), dtype=torch.float32),
-        ),
-        (
-            {"type": "Box", "dtype": "int64", "shape": [], "low": 0, "high": None},
-            np.array([0, 2**62]),
-            torchrl.Bounded(0, 2**63 - 1, (), dtype=torch.int64),
-        ),
-        (
-            {"type": "Box", "dtype": "int64", "low": -(2**63), "high": 2**63 - 1},
-            np.array([-(2**63), 2**63 - 1]),
-            torchrl.Bounded(-(2**63), 2**63 - 1, (), dtype=torch.int64),
-        ),
-        (
-            {"type": "Box", "dtype": "float32", "low": 0, "high": 2**40},
-            np.array([3, 9], np.int32),
-            torchrl.Bounded(0, 2**31 - 1, (), dtype=torch.int32),
-        ),
-        (
-            {"type": "Box", "dtype": "float32", "low": -1, "high": 1},
-            np.array([False, True]),
-            torchrl.Categorical(2, shape=(), dtype=torch.bool),
-        ),
-        (
-            {"type": "Discrete", "n": 300},
-            np.array([3, 255], np.uint8),
-            torchrl.Bounded(0, 255, (), dtype=torch.uint8),
-        ),
-        (
-            {"type": "Discrete", "n": 3},
-            np.array([0, 2], np.float32),
-            torchrl.Categorical(3, shape=(), dtype=torch.float32),
-        ),
-        (
-            {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1], "high": [1]},
-            np.array([0.5, 1], np.float32),
-            torchrl.Bounded(-1, 1, (), dtype=torch.float32),
-        ),
-        (None, np.array([[0, np.nan]] * 2), torchrl.Unbounded((2,), dtype=torch.float64)),
-        (None, np.array([[7], [9]], np.uint16), torchrl.Unbounded((1,), dtype=torch.uint16)),
-        (None, np.array([7, 9]), torchrl.Bounded(7, 9, (), dtype=torch.int64)),
-    ],
-)
-def test_kinds_of_actions(tmp_path: Path, space: Any, values: Any, spec: Any) -> None:
-    batch = toy_batch([2])
-    steps = {**batch.steps, ("action",): values}
-    ds = opened(
-        tmp_path / "toy", replace(batch, steps=steps), spaces={"action": space} if space else {}
-    )
-    assert ds.specs.action == spec
+LOW, TOP = -(2**63), 2**63 - 1
+KINDS: list[tuple[str, dict[str, Any], str, list[Any], str]] = [
+    (
+        "MultiDiscrete",
+        {"nvec": [3, 9]},
+        "i8",
+        [[2, 8], [0, 0]],
+        "MultiCategorical([3, 9], dtype=int64)",
+    ),
+    ("Discrete", {"n": 3, "start": -1}, "i8", [-1, 1], "Bounded(-1, 1, (), dtype=int64)"),
+    ("MultiBinary", {"n": 2}, "i1", [[0, 1], [1, 1]], "Categorical(2, (2,), dtype=int8)"),
+    ("Box", {"shape": [2]}, "f4", [[0, 1], [1, 1]], "Unbounded((2,), dtype=float32)"),
+    (
+        "Box",
+        {"dtype": "int64", "shape": [], "low": 0, "high": None},
+        "i8",
+        [0, 2**62],
+        "Bounded(0, TOP, (), dtype=int64)",
+    ),
+    (
+        "Box",
+        {"dtype": "int64", "low": LOW, "high": TOP},
+        "i8",
+        [LOW, TOP],
+        "Bounded(LOW, TOP, (), dtype=int64)",
+    ),
+    ("Box", {"low": 0, "high": 2**40}, "i4", [3, 9], "Bounded(0, 2**31 - 1, (), dtype=int32)"),
+    ("Box", {"low": -1, "high": 1}, "?", [False, True], "Categorical(2, (), dtype=torch.bool)"),
+    ("Discrete", {"n": 300}, "u1", [3, 255], "Bounded(0, 255, (), dtype=uint8)"),
+    ("Discrete", {"n": 3}, "f4", [0, 2], "Categorical(3, (), dtype=float32)"),
+    (
+        "Box",
+        {"shape": [1], "low": [-1], "high": [1]},
+        "f4",
+        [0.5, 1],
+        "Bounded(-1, 1, (), dtype=float32)",
+    ),
+    ("", {}, "f8", [[0, np.nan]] * 2, "Unbounded((2,), dtype=float64)"),
+    ("", {}, "u2", [[7], [9]], "Unbounded((1,), dtype=uint16)"),
+    ("", {}, "i8", [7, 9], "Bounded(7, 9, (), dtype=int64)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "dtype", "values", "spec"), KINDS)
+def test_kinds_of_actions(
+    tmp_path: Path, kind: str, fields: dict[str, Any], dtype: str, values: Any, spec: str
+) -> None:
+    given = {"dtype": "float32"} if kind == "Box" else {}
+    space = {"type": kind, **given, **fields} if kind else None
+    ds = acting(tmp_path / "toy", np.array(values, dtype), space)
+    names = {**vars(torch), **vars(torchrl), "LOW": LOW, "TOP": TOP, "torch": torch}
+    assert ds.specs.action == eval(spec, names)  # noqa: S307 - of the table above
     assert ds.specs.action.is_in(ds[:]["action"])
 
 
 def test_a_space_of_another_shape_is_found(tmp_path: Path) -> None:
     space = {"type": "Box", "dtype": "float32", "shape": [4], "low": [0] * 4, "high": [1] * 4}
     spaces = {"action": space, "observation": {"type": "Dict", "subspaces": {"state": space}}}
-    ds = opened(tmp_path / "toy", spaces=spaces)
+    ds = declaring(tmp_path / "toy", spaces=spaces)
     found = {one.code: one for one in offline_data.check(ds.data_path, select=["RL023", "RL030"])}
     assert {code: one.leaf for code, one in found.items()} == {
         "RL023": "observation/state",
@@ -201,24 +173,21 @@ def test_a_space_of_another_shape_is_found(tmp_path: Path) -> None:
     assert ds.specs.is_in(ds[:])  # by the bounds of the data
 
 
+UNIT = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1], "high": [1]}
+
+
 @pytest.mark.parametrize(
     ("space", "values", "said"),
     [
         ({"type": "Discrete", "n": 9}, np.array([[1], [2]]), "Discrete has shape [], rows [1]"),
-        (
-            {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1], "high": [1]},
-            np.array([0.5, 1], np.float32),
-            "Box has shape [1], rows []",
-        ),
+        (UNIT, np.array([0.5, 1], np.float32), "Box has shape [1], rows []"),
         ({"type": "Discrete", "n": 2}, np.array([True, False]), "whole numbers, rows are bool"),
     ],
 )
 def test_a_space_that_contains_no_row_is_found(
     tmp_path: Path, space: Any, values: Any, said: str
 ) -> None:
-    batch = toy_batch([2])
-    steps = {**batch.steps, ("action",): values}
-    ds = opened(tmp_path / "toy", replace(batch, steps=steps), spaces={"action": space})
+    ds = acting(tmp_path / "toy", values, space)
     assert not ds.action_space.contains(ds[0]["action"].numpy())
     (found,) = offline_data.check(ds.data_path, select=["RL030"])
     assert found.leaf == "action"
@@ -227,7 +196,7 @@ def test_a_space_that_contains_no_row_is_found(
 
 
 def test_info_says_what_is_declared(tmp_path: Path) -> None:
-    ds = opened(tmp_path / "toy", toy_batch([3, 2]), spaces={"observation": NESTED})
+    ds = declaring(tmp_path / "toy", toy_batch([3, 2]), spaces={"observation": NESTED})
     found: Any = offline_data.info(ds.data_path)
     assert found.values == {
         "action": "float32[1], not declared",
@@ -239,7 +208,7 @@ def test_observations_that_have_another_name(tmp_path: Path) -> None:
     batch = toy_batch([3, 2])
     state = batch.observations["observation", "state"]
     code = {("pixels",): state, ("info", "code"): batch.observations["info", "code"]}
-    ds = opened(tmp_path / "toy", replace(batch, observations=code))
+    ds = declaring(tmp_path / "toy", replace(batch, observations=code))
     assert list(ds.specs.observation.keys()) == ["pixels"]
     assert ds.specs.batch["next", "pixels"] == ds.specs.observation["pixels"]
     assert ds.specs.is_in(ds[:])
@@ -260,7 +229,7 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_what_preprocess_moves_out_of_the_space_has_none(tmp_path: Path) -> None:
-    ds = opened(tmp_path / "toy", toy_batch([3, 2]), spaces={"observation": NESTED})
+    ds = declaring(tmp_path / "toy", toy_batch([3, 2]), spaces={"observation": NESTED})
     ds.preprocess(_far, name="far", root=tmp_path / "r", progress=False)
     far = offline_data.load_dataset("local:far", root=tmp_path / "r")
     assert far.specs.spaces["observation/state"].origin == "data"
@@ -282,7 +251,7 @@ def test_what_preprocess_moves_out_of_the_space_has_none(tmp_path: Path) -> None
 )
 def test_spaces_that_are_none(tmp_path: Path, space: dict[str, Any], why: str) -> None:
     spaces = {"observation": {"type": "Dict", "subspaces": {"state": space}}}
-    ds = opened(tmp_path / "toy", spaces=spaces)
+    ds = declaring(tmp_path / "toy", spaces=spaces)
     with pytest.raises(FormatError, match=f"observation space of local:toy@1 .*{why}"):
         _ = ds.specs
 
@@ -298,19 +267,19 @@ def test_spaces_that_are_none(tmp_path: Path, space: dict[str, Any], why: str) -
     ],
 )
 def test_what_is_no_space_of_the_leaf_declares_nothing(tmp_path: Path, space: Any) -> None:
-    ds = opened(tmp_path / "toy", spaces={"action": space})
+    ds = declaring(tmp_path / "toy", spaces={"action": space})
     assert ds.specs.spaces["action"].origin == "data"
 
 
 def test_an_image_without_bounds_has_those_of_its_dtype(tmp_path: Path) -> None:
     image = {"type": "Box", "dtype": "uint8", "shape": [48, 48, 3]}
     spaces = {"observation": {"type": "Dict", "subspaces": {"image": image}}}
-    spec = opened(tmp_path / "toy", spaces=spaces).specs.observation["image"]
+    spec = declaring(tmp_path / "toy", spaces=spaces).specs.observation["image"]
     assert (int(spec.space.low.max()), int(spec.space.high.min())) == (0, 255)
 
 
 def test_without_torchrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = opened(tmp_path / "toy")
+    ds = declaring(tmp_path / "toy")
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match="TorchRL's") as caught:
         _ = ds.specs

@@ -1,20 +1,30 @@
+"""`to_numpy`: rows, views and copies, and each style against D4RL's own readers."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+import offline_data
 from offline_data.base.errors import NotFoundError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode import Key
 from offline_data.store.arrays import STYLES
+from offline_data.store.content import digest_of
 from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.store.library import entry_at
+from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys.d4rl import TOYS, write_published
 
 STATE = "observation/state"
 LEFT_OUT = 9
@@ -38,9 +48,7 @@ def assert_rows(
         np.testing.assert_array_equal(array, want, name)
 
 
-def test_rows_are_those_with_a_known_next(
-    ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]]
-) -> None:
+def test_rows_are_those_with_a_known_next(ds: Dataset, truth: dict[Key, NDArray[Any]]) -> None:
     every = list(range(11))
     arrays = ds.to_numpy("episodes", observation_key=STATE)
     assert_rows(arrays, truth, every)
@@ -61,7 +69,7 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_views(ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], name: str) -> None:
+def test_views(ds: Dataset, truth: dict[Key, NDArray[Any]], name: str) -> None:
     make, rows = VIEWS[name]
     assert_rows(make(ds).to_numpy(observation_key=STATE), truth, rows)
 
@@ -71,7 +79,7 @@ def test_arrays_are_copies_unless_asked_for_otherwise(
     toys: Callable[..., Path], layout: LayoutName
 ) -> None:
     """Writing to those that are not is tried in a process of its own, in `test_memory_safety`."""
-    ds = BaseDatasetExperienceReplay(toys([5, 4, 3], layout=layout))
+    ds = Dataset(toys([5, 4, 3], layout=layout))
     for view in (ds, ds.episodes_at([1]), ds.subset([3, 1])):
         for style in STYLES:
             before, written = view.to_numpy(style), view.to_numpy(style)
@@ -128,7 +136,7 @@ def mixed(
         toy.steps["next", name] = flags  # type: ignore[index]
     write_toy(folder, [toy], layout=request.param)
     bounds = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
-    return BaseDatasetExperienceReplay(folder), bounds
+    return Dataset(folder), bounds
 
 
 def test_episodes_are_what_flags_cut(mixed: tuple[Any, list[tuple[int, int]]]) -> None:
@@ -140,33 +148,12 @@ def test_episodes_are_what_flags_cut(mixed: tuple[Any, list[tuple[int, int]]]) -
         own = ds[slice(*bounds[number])]
         np.testing.assert_array_equal(episode["observations"], own["observation", "state"])
         np.testing.assert_array_equal(episode["actions"], own["action"])
+        np.testing.assert_array_equal(episode["rewards"], own["next", "reward"][:, 0])
         np.testing.assert_array_equal(episode["terminals"], own["next", "terminated"][:, 0])
         assert not episode["timeouts"][:-1].any()
     view = ds.subset(slice(5, 70)).subset([*range(30), *range(40, 65), 3, 4])
     lengths = [15, 15, 15, 10, 2]
     assert [len(e["rewards"]) for e in cut_as_d4rl_does(view.to_numpy("episodes"))] == lengths
-
-
-def returns_by_counting(data: dict[str, NDArray[Any]], longest: int) -> list[tuple[float, int]]:
-    """Add up episodes as scripts do that know no time-outs, and count to `longest` instead."""
-    found, total, length = [], 0.0, 0
-    for reward, end in zip(data["rewards"], data["terminals"], strict=True):
-        total, length = total + float(reward), length + 1
-        if end or length == longest:
-            found.append((total, length))
-            total, length = 0.0, 0
-    assert length == 0, "rows are left over"
-    return found
-
-
-def test_counting_steps_gives_the_episodes(toys: Callable[..., Path]) -> None:
-    lengths = [5, 8, 2, 8, 1, 8]  # odd ones time out after 8 steps
-    ds = BaseDatasetExperienceReplay(toys(lengths, unknown_final=(1, 5)))
-    found = returns_by_counting(ds.to_numpy("episodes"), 8)
-    assert [length for _, length in found] == lengths
-    assert [total for total, _ in found] == pytest.approx(ds.episodes["return"].tolist())
-    with pytest.raises(AssertionError):  # as with D4RL's own function
-        returns_by_counting(ds.to_numpy("qlearning"), 8)
 
 
 def test_qlearning_is_d4rls(mixed: tuple[Any, list[tuple[int, int]]]) -> None:
@@ -188,7 +175,7 @@ def test_qlearning_drops_time_outs_where_d4rl_would_count_wrongly(tmp_path: Path
     toy.steps["next", "terminated"][:] = toy.steps["next", "truncated"][:] = False
     toy.steps["next", "terminated"][last[0]] = toy.steps["next", "truncated"][last[1:]] = True
     write_toy(tmp_path / "toy", [toy])
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    ds = Dataset(tmp_path / "toy")
     every, found = (
         ds.to_numpy(style, observation_key=STATE) for style in ("episodes", "qlearning")
     )
@@ -211,7 +198,7 @@ def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
     toy = toy_batch([5, 4])
     toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    ds = Dataset(tmp_path / "toy")
     with pytest.raises(
         UsageError,
         match="1 row is terminated or truncated before the end of an episode, first row 2",
@@ -219,33 +206,129 @@ def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
         ds.to_numpy("episodes")
     assert len(ds.to_numpy()["rewards"]) == 9
     assert len(ds.episodes_at([1]).to_numpy("episodes")["rewards"]) == 4
-    with pytest.raises(UsageError, match="style is 'd4rl'; expected one of transitions"):
-        ds.to_numpy("d4rl")  # type: ignore[arg-type]
 
 
 def test_no_row_at_all(tmp_path: Path) -> None:
     write_toy(tmp_path / "toy", [toy_batch([1, 1], first_episode=1, unknown_final=(1,))])
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy").episodes_at([0])
+    ds = Dataset(tmp_path / "toy").episodes_at([0])
     assert [len(ds.to_numpy(style)["rewards"]) for style in STYLES] == [0, 1, 0, 1]
     empty = ds.episodes_at([])
     assert [len(empty.to_numpy(style)["rewards"]) for style in STYLES] == [0, 0, 0, 0]
     assert [array.shape for array in ds.to_numpy().values()] == [(0, 3), (0, 1), (0,), (0, 3), (0,)]
 
 
-def test_which_observation(ds: BaseDatasetExperienceReplay) -> None:
-    with pytest.raises(UsageError, match="observation is 3 leaves") as error:
-        ds.to_numpy()
-    assert "set observation_key=… to one of observation/state" in str(error.value.hint)
-    with pytest.raises(UsageError, match="goal is 0 leaves"):
-        ds.to_numpy(observation_key="goal")
+def test_an_observation_beside_the_observations(ds: Dataset) -> None:
     codes = ds.to_numpy(observation_key="info/code")["observations"]
     assert codes[:3].tolist() == [1001, 1002, 1003]
 
 
-def test_refusals(own_folder: Path) -> None:
-    with pytest.raises(UsageError, match="whole episodes"):
-        BaseDatasetExperienceReplay(own_folder, split_trajs=True).to_numpy(observation_key=STATE)
-    ds = BaseDatasetExperienceReplay(own_folder)
+def test_a_dataset_that_was_deleted(own_folder: Path) -> None:
+    ds = Dataset(own_folder)
     ds.delete()
     with pytest.raises(NotFoundError):
         ds.to_numpy(observation_key=STATE)
+
+
+def get_dataset(path: Path) -> dict[str, NDArray[Any]]:
+    """Do what D4RL's `OfflineEnv.get_dataset` does with a file, without what has no rows."""
+    names: list[str] = []
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith("metadata/"):
+            names.append(name)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+        data = {name: file[name][:] for name in names}
+    for name in ("rewards", "terminals"):
+        data[name] = data[name].reshape(len(data["observations"]))
+    return data
+
+
+def assert_same(found: Any, expected: dict[str, NDArray[Any]]) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(found[name], array, name)
+
+
+@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("layout", ["compact", "ted"])
+def test_every_column_of_the_file(tmp_path: Path, name: str, layout: Any) -> None:
+    path = write_published(tmp_path, TOYS[name])
+    folder = offline_data.convert(path, "toy", layout=layout, root=tmp_path / "root").path
+    expected = get_dataset(path)
+    ds = Dataset(folder)
+    for copy in (True, False):
+        assert_same(ds.to_numpy("dataset", copy=copy), expected)
+    assert_same(offline_data.load_arrays(folder, "dataset"), expected)
+    last = len(ds.episodes) - 1
+    first = int(ds.episodes["start"][last])
+    tail = {key: array[first:] for key, array in expected.items()}
+    assert_same(ds.episodes_at([last]).to_numpy("dataset"), tail)
+    both = DatasetMixture(ds, ds.episodes_at([last])).to_numpy("dataset")
+    assert_same(both, {key: np.concatenate([expected[key], tail[key]]) for key in expected})
+    if expected["terminals"].any() and layout == "compact":  # else nothing marks an end
+        again = offline_data.convert(ds.to_numpy("dataset"), "again", root=tmp_path / "root")
+        assert_same(offline_data.load_arrays(again.path, "dataset"), expected)
+
+
+def test_real_files(realdata: Path, tmp_path: Path) -> None:
+    paths = sorted((realdata / "fixtures_generated" / "d4rl").glob("*.hdf5"))
+    assert len(paths) == 8
+    for number, path in enumerate(paths):
+        stored = offline_data.convert(path, f"set-{number}", root=tmp_path)
+        expected = get_dataset(path)
+        assert len(expected["rewards"]) == stored.transitions
+        assert_same(Dataset(stored.path).to_numpy("dataset"), expected)
+
+
+def test_timeouts_that_the_file_does_not_mark(tmp_path: Path) -> None:
+    """Rows that end an episode for another reason are no time-outs of the file."""
+    rows = 9
+    arrays: dict[str, Any] = {
+        "observations": np.arange(rows, dtype=np.float32).reshape(rows, 1),
+        "actions": np.zeros((rows, 1), np.float32),
+        "rewards": np.ones(rows),
+        "terminals": np.zeros(rows, np.uint8),
+        "timeouts": np.isin(np.arange(rows), [2, 5]),
+        "next_observations": np.arange(1, rows + 1, dtype=np.float32).reshape(rows, 1),
+    }
+    arrays["next_observations"][7] = -1  # the episode is cut here; the last one is not marked
+    folder = offline_data.convert(arrays, "mine", root=tmp_path).path
+    ds = Dataset(folder)
+    assert ds.to_numpy("episodes")["timeouts"].nonzero()[0].tolist() == [2, 5, 7, 8]
+    assert_same(ds.to_numpy("dataset"), {name: arrays[name] for name in sorted(arrays)})
+    said = {**arrays, "timeouts": np.isin(np.arange(rows), [2, 5, 7, 8])}
+    whole = offline_data.convert(said, "said", root=tmp_path).path
+    contents = [digest_of(entry_at(path), tmp_path) for path in (folder, whole)]
+    assert contents[0] == contents[1]  # a lock of before fits
+    assert [("file_timeout",) in open_reader(path).episodes for path in (folder, whole)] == [
+        True,
+        False,
+    ]
+    part = offline_data.convert(arrays, "part", root=tmp_path, episodes=(1, None)).path
+    marked = Dataset(part).to_numpy("dataset")["timeouts"]
+    assert marked.nonzero()[0].tolist() == [2]
+
+
+def test_other_sources_have_d4rls_names(tmp_path: Path) -> None:
+    names = ["actions", "infos/code", "next_observations", "observations", "rewards"]
+    for unknown in ((), (1,)):
+        folder = tmp_path / f"toy{len(unknown)}"
+        write_toy(folder, [toy_batch([3, 2], unknown_final=unknown)])
+        found = Dataset(folder).to_numpy("dataset", observation_key="observation/state")
+        own = [name for name in names if not (unknown and name == "next_observations")]
+        assert {*own, "terminals", "timeouts"} <= {*found}
+        assert ("next_observations" in found) == (not unknown)
+
+
+def test_a_record_that_makes_no_sense_is_ignored(tmp_path: Path) -> None:
+    from offline_data.store.manifest import dump_manifest
+
+    manifest = write_toy(tmp_path / "toy", [toy_batch([3, 2])])
+    about: dict[str, Any] = {"columns": {"terminals": ["x"], "timeouts": "O", "infos": 3}}
+    text = dump_manifest(replace(manifest, about=about))
+    (tmp_path / "toy" / "manifest.json").write_text(text)
+    found = Dataset(tmp_path / "toy").to_numpy("dataset", observation_key="observation/state")
+    assert found["terminals"].dtype == bool

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from offline_data import SliceSampler, frame_stack, n_step
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.episode.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
@@ -25,9 +25,7 @@ APART = 0.5
 
 
 @pytest.fixture(params=LAYOUTS, scope="module")
-def ds(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> BaseDatasetExperienceReplay:
+def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("apart") / "toy"
     toy = toy_batch(LENGTHS)
     frames = toy.observations[STATE]
@@ -40,7 +38,7 @@ def ds(
     batch = replace(toy, steps=steps, observations={CODE: toy.observations[CODE]})
     manifest = write_toy(folder, [batch], layout=layout)
     assert manifest.two_copies == (STATE,)
-    return BaseDatasetExperienceReplay(folder, 4)
+    return Dataset(folder, 4)
 
 
 def before_and_after() -> tuple[NDArray[Any], NDArray[Any]]:
@@ -50,7 +48,7 @@ def before_and_after() -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_to_numpy(ds: BaseDatasetExperienceReplay, copy: bool) -> None:
+def test_to_numpy(ds: Dataset, copy: bool) -> None:
     before, after = before_and_after()
     chosen: Any = [7, 1, 1, 9]
     parts: list[Any] = [slice(None), slice(6, 10), chosen]
@@ -67,18 +65,18 @@ def test_to_numpy(ds: BaseDatasetExperienceReplay, copy: bool) -> None:
     np.testing.assert_array_equal(codes["next_observations"], before[:, 0] + 1)
 
 
-def test_windows_and_slices(ds: BaseDatasetExperienceReplay) -> None:
+def test_windows_and_slices(ds: Dataset) -> None:
     before, after = before_and_after()
     folder = ds.data_path
-    stacked = BaseDatasetExperienceReplay(folder, derived=[frame_stack(3, [STATE])])[:]
+    stacked = Dataset(folder, derived=[frame_stack(3, [STATE])])[:]
     frames = oracle.frame_stack(before, BOUNDS, k=3)
     np.testing.assert_array_equal(stacked[STATE], frames)
     np.testing.assert_array_equal(
         stacked[next_of(STATE)], oracle.next_frame_stack(before, after, BOUNDS, k=3)
     )
-    ahead = BaseDatasetExperienceReplay(folder, derived=[n_step(3, 0.5)])[:]
+    ahead = Dataset(folder, derived=[n_step(3, 0.5)])[:]
     last = [min(row + 2, stop - 1) for start, stop in BOUNDS for row in range(start, stop)]
     np.testing.assert_array_equal(ahead[next_of(STATE)], after[last])
-    slices = BaseDatasetExperienceReplay(folder, 8, sampler=SliceSampler(slice_len=4)).sample()
+    slices = Dataset(folder, 8, sampler=SliceSampler(slice_len=4)).sample()
     np.testing.assert_array_equal(slices[STATE], before[slices["index"]])
     np.testing.assert_array_equal(slices[next_of(STATE)], after[slices["index"]])

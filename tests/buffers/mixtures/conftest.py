@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = ((4, 6), (10, 10, 10), (1, 2, 3, 4, 20, 30))
 """Episodes of each member: 10, 30 and 60 rows. Member `m` has episodes from `100·m` on."""
@@ -20,20 +20,22 @@ CRITICAL = 13.8
 """Chi-square of two degrees of freedom exceeds it once in a thousand times."""
 
 
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Dataset directories `local:d0@1`, `local:d1@1`, `local:d2@1`."""
-    root = tmp_path_factory.mktemp("members")
-    for number, lengths in enumerate(LENGTHS):
-        batch = toy_batch(lengths, first_episode=100 * number)
-        write_toy(root / f"d{number}", [batch], dataset=f"local:d{number}@1")
-    return [root / f"d{number}" for number in range(len(LENGTHS))]
+def members(toys: Callable[..., Path]) -> list[Dataset]:
+    """Open `local:d0@1`, `local:d1@1` and `local:d2@1`, without a batch size of their own."""
+    return [
+        Dataset(toys(lengths, first_episode=100 * number, dataset=f"local:d{number}@1"))
+        for number, lengths in enumerate(LENGTHS)
+    ]
 
 
 @pytest.fixture
-def three(folders: list[Path]) -> list[Dataset]:
-    """A buffer over each, without a batch size of its own."""
-    return [Dataset(folder) for folder in folders]
+def three(toys: Callable[..., Path]) -> list[Dataset]:
+    return members(toys)
+
+
+@pytest.fixture
+def folders(three: list[Dataset]) -> list[Path]:
+    return [member.data_path for member in three]
 
 
 ACTIONS = [

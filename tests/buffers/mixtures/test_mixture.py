@@ -86,17 +86,14 @@ def test_batches_have_the_proportions_asked_for(
             assert (abs(total - sum(sizes[: number + 1]) * expected) < 2).all()
 
 
-def test_what_a_batch_rounds_away_comes_in_the_next_ones(three: list[Dataset]) -> None:
-    mixture = DatasetMixture(*three, weights=[5, 3, 2], exact=True)
-    total = np.sum([counts_of(mixture.sample(4)) for _ in range(10)], 0)
-    assert total.tolist() == [20, 12, 8]
-
-
-def test_what_a_batch_rounds_away_goes_to_the_member_with_most_due() -> None:
+def test_what_a_batch_rounds_away_goes_to_the_member_with_most_due(three: list[Dataset]) -> None:
     owed: list[float] = []
     batches = [exact_members((0.5, 0.3, 0.2), 4, None, owed) for _ in range(3)]
     counts = [torch.bincount(batch, minlength=3).tolist() for batch in batches]
     assert counts == [[2, 1, 1], [2, 1, 1], [2, 2, 0]]
+    mixture = DatasetMixture(*three, weights=[5, 3, 2], exact=True)
+    total = np.sum([counts_of(mixture.sample(4)) for _ in range(10)], 0)
+    assert total.tolist() == [20, 12, 8]
 
 
 def test_valid_rows_are_what_steps_count(tmp_path: Path) -> None:
@@ -277,10 +274,6 @@ def test_a_member_that_grows_is_taken_up(three: list[Dataset]) -> None:
     assert 200 < counts_of(batch, 2)[1] < 380
     assert len(mixture) == 40
     assert_true(batch.set("source", batch["source"] * 2))
-    with pytest.raises(UsageError, match="Cannot sample from an empty storage"):
-        DatasetMixture(three[0], empty(), weights="equal").sample()
-    with pytest.raises(UsageError, match="No member"):
-        DatasetMixture(empty()).sample()
 
 
 def test_transforms_of_members_and_of_the_mixture(three: list[Dataset]) -> None:
@@ -318,10 +311,6 @@ def test_priorities_go_to_the_buffer_that_a_row_is_from(folders: list[Path]) -> 
     assert {i for s, i in rows_in(again) if s == 2} == {4}
     assert again["action"][again["source"] == 2].unique().tolist() == [-103005.0]
     assert len({i for s, i in rows_in(again) if s == 1}) > 20
-    with pytest.raises(UsageError, match="Sources are 0 to 2"):
-        mixture.update_priority({"source": torch.tensor([3]), "index": torch.tensor([0])}, 1.0)
-    with pytest.raises(UsageError, match="2 priorities for 400 rows"):
-        mixture.update_priority(batch, torch.ones(2))
 
 
 def mixed(folders: list[Path], *, exact: bool, prefetch: int | None) -> DatasetMixture:
@@ -360,18 +349,6 @@ def test_it_resumes_where_it_was(
         assert_true(batch)
 
 
-def test_states_of_other_mixtures_are_refused(three: list[Dataset]) -> None:
-    state = DatasetMixture(*three, seed=0).state_dict()
-    others = {
-        "3 members; this mixture has 2": DatasetMixture(*three[:2], seed=0),
-        "seed": DatasetMixture(*three),
-        "exact": DatasetMixture(*three, seed=0, exact=True),
-    }
-    for words, other in others.items():
-        with pytest.raises(UsageError, match=words):
-            other.load_state_dict(state)
-
-
 @pytest.mark.parametrize(
     "owed", [[0.5], ["1", 0.0, 0.0], [2.0**40, 0.0, 0.0], {"a": 0.0}, [1, 2, 3]]
 )
@@ -383,53 +360,17 @@ def test_states_that_owe_no_rows_are_refused(three: list[Dataset], owed: Any) ->
     mixture.load_state_dict({**state, "dealing": {**state["dealing"], "owed": [0.5, -0.5, 0.0]}})
 
 
-def test_invalid_arguments(three: list[Dataset]) -> None:
-    wrong: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("at least one member", (), {}),
-        ("Member 1 is a TensorDict", (three[0], TensorDict()), {}),
-        ("expected steps, episodes", tuple(three), {"weights": "rows"}),
-        ("one for each of 3 members", tuple(three), {"weights": [1, 2]}),
-        ("0 or more", tuple(three), {"weights": [1, 2, float("nan")]}),
-        ("not all 0", tuple(three), {"weights": [0, 0, 0]}),
-        ("Member 2 has 0 weights", tuple(three), {"weights": {0: 1, 1: 1}}),
-        ("Member 0 has 2 weights", tuple(three), {"weights": {0: 1, "local:d0": 1, 1: 1, 2: 1}}),
-        ("no member for the weights of", tuple(three), {"weights": {0: 1, 1: 1, 2: 1, 3: 1}}),
-        ("0 or more", tuple(three), {"weights": [1, 2, -1]}),
-        ("rename has 1 item ", tuple(three), {"rename": [None]}),
-    ]
-    for words, members, options in wrong:
-        with pytest.raises(UsageError, match=words):
-            DatasetMixture(*members, **options)
-    with pytest.raises(UsageError, match="batches of 256 are prefetched"):
-        DatasetMixture(*three, prefetch=1).sample(8)
-
-
-def test_leaves_that_some_members_lack_are_listed(
-    three: list[Dataset], folders: list[Path]
-) -> None:
+def test_leaves_that_some_members_lack(three: list[Dataset], folders: list[Path]) -> None:
+    """They are listed, and `keys` leaves them out."""
     fewer = Dataset(folders[1], keys=["action", "observation", "next.reward", "next.observation"])
     extra = three[2].append_transform(lambda b: b.set("goal", b["action"]))
-    with pytest.raises(UsageError) as caught:
-        DatasetMixture(three[0], fewer, extra).sample()
-    for word in ("member 0 has", "info/code", "goal"):
-        assert word in caught.value.message
-    assert "action" not in caught.value.message
-    assert "keys=" in str(caught.value.hint)
     keys: list[Any] = ["observation", "action", REWARD, "index", "next.observation"]
     batch = DatasetMixture(three[0], fewer, extra, keys=keys).sample()
     state = ("observation", "state")
     assert keys_of(batch) == {"index", "source", "action", state, REWARD, ("next", *state)}
     assert_true(batch)
-    with pytest.raises(UsageError, match=r"Member 1: There is no leaf 'info'") as missing:
-        DatasetMixture(three[0], fewer, keys=["info"]).sample()
-    assert "action" in missing.value.message
-
-
-def test_a_priority_weight_of_one_member_is_not_common(three: list[Dataset]) -> None:
-    three[1].set_sampler(PrioritizedSampler(100, alpha=0.5, beta=0.5))
-    with pytest.raises(UsageError, match="member 1 has priority_weight"):
-        DatasetMixture(*three).sample()
-    three[0].set_sampler(PrioritizedSampler(100, alpha=0.5, beta=0.5))
+    for member in three[:2]:
+        member.set_sampler(PrioritizedSampler(100, alpha=0.5, beta=0.5))
     batch = DatasetMixture(*three[:2], weights="equal").sample()
     assert torch.equal(batch["priority_weight"], torch.ones(256))
 
@@ -446,30 +387,15 @@ def test_leaves_are_renamed(three: list[Dataset]) -> None:
     batch = DatasetMixture(*three, rename=[None, names, None], seed=0).sample(200)
     assert keys_of(batch) == keys_of(three[0][:1]) | {"source"}
     assert_true(batch)
-    parent = DatasetMixture(*three, rename=[None, {"observation": "obs", "action": "act"}, None])
-    with pytest.raises(UsageError, match=r"member 1 has .*observation/x"):
-        parent.sample()
-    with pytest.raises(UsageError, match="Member 0: There is no leaf 'obs/x'"):
-        DatasetMixture(*three, rename=[names, names, None]).sample()
-    with pytest.raises(UsageError, match="Two leaves of member 0 are called 'action'"):
-        DatasetMixture(three[0], rename=[{"action": "episode"}]).sample()
     names = {"now": "observation", ("next", "then"): ("next", "observation")}
     keys = keys_of(DatasetMixture(three[0], rename=[names]).sample(4))
     assert {("now", "state"), ("next", "then", "state")} <= keys
 
 
-def test_shapes_and_dtypes_agree_or_dtypes_are_promoted(three: list[Dataset]) -> None:
-    members = [growing(action=torch.ones(5, 3)), growing(action=torch.ones(5, 2))]
-    with pytest.raises(UsageError, match=r"'action' has rows of different shapes: member 0 \(3,\)"):
-        DatasetMixture(*members).sample()
+def test_dtypes_are_promoted(three: list[Dataset]) -> None:
     values = [torch.arange(5.0) + 0.5, torch.arange(5, dtype=torch.float64) + 100.25]
-    members = [growing(action=v) for v in values]
-    members.append(growing(action=torch.arange(5, dtype=torch.int32) + 1000))
-    with pytest.raises(UsageError) as caught:
-        DatasetMixture(*members).sample()
-    assert "member 0 float32, member 1 float64, member 2 int32" in caught.value.message
-    assert caught.value.hint == "cast=True makes it float64"
-    mixture = DatasetMixture(*members, cast=True, seed=0)
+    values.append(torch.arange(5, dtype=torch.int32) + 1000)
+    mixture = DatasetMixture(*(growing(action=value) for value in values), cast=True, seed=0)
     for _ in range(30):  # also where one row is of a member that was not cast
         batch = mixture.sample(2)
         assert batch["action"].dtype == torch.float64
@@ -483,113 +409,52 @@ def test_shapes_and_dtypes_agree_or_dtypes_are_promoted(three: list[Dataset]) ->
 
 
 @pytest.mark.parametrize(
-    ("dtype", "other", "value", "common"),
+    ("dtype", "other", "value"),
     [
-        (torch.int64, torch.float32, 2**24 + 1, "float32"),
-        (torch.int64, torch.float64, 2**53 + 1, "float64"),
-        (torch.int64, torch.float64, 2**63 - 1, "float64"),
-        (torch.int32, torch.float32, 2**24 + 1, "float32"),
-        (torch.int32, torch.float64, 2**31 - 1, None),
-        (torch.int64, torch.float64, 2**53, None),
-        (torch.int64, torch.complex64, -(2**24) - 1, "complex64"),
-        (torch.int64, torch.bfloat16, 257, "bfloat16"),
-        (torch.uint8, torch.float16, 255, None),
-        (torch.int64, torch.int32, 2**63 - 1, None),
-        (torch.float64, torch.float32, 1e300, None),
+        (torch.int32, torch.float64, 2**31 - 1),
+        (torch.int64, torch.float64, 2**53),
+        (torch.uint8, torch.float16, 255),
+        (torch.int64, torch.int32, 2**63 - 1),
+        (torch.float64, torch.float32, 1e300),
     ],
 )
-def test_a_common_dtype_that_does_not_hold_a_value(
-    dtype: torch.dtype, other: torch.dtype, value: Any, common: str | None
-) -> None:
-    members = [
-        growing(action=torch.full((5,), v, dtype=d)) for v, d in ((value, dtype), (1, other))
-    ]
+def test_a_common_dtype_holds_a_value(dtype: torch.dtype, other: torch.dtype, value: Any) -> None:
+    first = growing(action=torch.full((5,), value, dtype=dtype))
+    members = first, growing(action=torch.ones(5, dtype=other))
     mixture = DatasetMixture(*members, cast=True, weights=[1, 0.0001], seed=0)
-    if common is None:
-        assert mixture.sample(8)["action"].tolist().count(value) > 0
-        return
-    name = str(dtype)[6:]
-    with pytest.raises(UsageError) as caught:
-        mixture.sample(8)
-    assert caught.value.message == (
-        f"The leaf 'action' is {name} in member 0 and {common} in the mixture, which does not hold {value}"
-    )
+    assert mixture.sample(8)["action"].tolist().count(value) > 0
 
 
-@pytest.mark.parametrize(
-    ("columns", "found"),
-    [
-        ((np.int64(2**53 + 1), np.float64(0.5)), "'score' is int64 in member 0 and float64"),
-        ((np.float32(0.5), np.int64(2**24 + 1)), "'score' is int64 in member 1 and float32"),
-        ((np.uint64(1), np.int64(1)), "'score' is uint64 and int64 in different members"),
-        ((np.int64(2**53), np.float64(0.5)), ""),
-        ((np.int32(2**31 - 1), np.float64(0.5)), ""),
-    ],
-)
-def test_columns_of_episodes_of_several_dtypes(columns: Any, found: str, tmp_path: Path) -> None:
-    members = []
-    for number, value in enumerate(columns):
+@pytest.mark.parametrize("whole", [np.int64(2**53), np.int32(2**31 - 1)])
+def test_columns_of_episodes_of_several_dtypes(whole: Any, tmp_path: Path) -> None:
+    members, values = [], (whole, np.float64(0.5))
+    for number, value in enumerate(values):
         toy = toy_batch([3])
         facts = {**toy.episodes, ("score",): np.array([value])}
         write_toy(tmp_path / str(number), [replace(toy, episodes=facts)])
         members.append(Dataset(tmp_path / str(number)))
-    episodes = DatasetMixture(*members).episodes
-    if found:
-        with pytest.raises(UsageError, match=found):
-            episodes["score"]
-    else:
-        assert episodes["score"].tolist() == [float(value) for value in columns]
+    found = DatasetMixture(*members).episodes["score"]
+    assert found.tolist() == [float(value) for value in values]
 
 
-def test_dtypes_without_a_common_one(tmp_path: Path) -> None:
-    members, toy = [], toy_batch([3])
-    for dtype in ("uint64", "int64"):
-        steps = {**toy.steps, ("action",): np.ones((3, 1), dtype)}
-        write_toy(tmp_path / dtype, [replace(toy, steps=steps)])
-        members.append(Dataset(tmp_path / dtype))
-    with pytest.raises(UsageError, match="'action' is uint64 and int64 in different members"):
-        DatasetMixture(*members, cast=True).sample(2)
-
-
-def test_invalid_batches_of_members(folders: list[Path], tmp_path: Path) -> None:
-    write_toy(tmp_path / "a", [toy_batch([3, 2], text=True)])
-    wrong: dict[str, Any] = {
-        "are Tensors; a mixture takes": lambda b: b["action"],
-        "Member 0 has a leaf 'source'": lambda b: b.set("source", b["action"]),
-        "have no leaf 'index'": lambda b: b[[0, *range(len(b))]].exclude("index"),
-        r"'index' as torch.int64 \[5\]; expected torch.int64 \[8\]": lambda b: b[:5],
-    }
-    for words, transform in wrong.items():
-        with pytest.raises(UsageError, match=words):
-            DatasetMixture(Dataset(folders[0], transform=transform)).sample(8)
+def test_leaves_that_come_and_go(folders: list[Path]) -> None:
     changing = iter([1, 1, 2])
     fickle = Dataset(folders[0], transform=lambda b: b.set(f"leaf{next(changing)}", b["action"]))
     mixture = DatasetMixture(fickle)
     mixture.sample(4)
     with pytest.raises(UsageError, match="member 0 come and go: leaf1, leaf2"):
         mixture.sample(4)
-    with pytest.raises(UsageError, match="is not a tensor") as caught:
-        DatasetMixture(Dataset(tmp_path / "a", decode_text=True)).sample()
-    assert "decode_text" in str(caught.value.hint)
 
 
-def test_codes_of_different_vocabularies_are_not_mixed(tmp_path: Path) -> None:
-    def texts(name: str, first: int) -> Dataset:
-        write_toy(tmp_path / name, [toy_batch([3, 2], first_episode=first, text=True)])
-        return Dataset(tmp_path / name)
-
-    one, same, other = texts("a", 0), texts("b", 0), texts("c", 1)
+def test_codes_of_one_vocabulary_are_mixed_and_of_others_left_out(toys: Any) -> None:
+    """What is refused is in `refusals.json`."""
+    one, other = (Dataset(toys([3, 2], first_episode=first, text=True)) for first in (0, 1))
+    same = Dataset(toys([3, 2], text=True, dataset="local:same@1"))
     mission = ("observation", "mission")
     batch = DatasetMixture(one, same).sample(50)
     assert one.decode(mission, batch[mission][0]) == same.decode(mission, batch[mission][0])
-    inner = DatasetMixture(other, rename=[{"a": mission}])
-    seconds: list[Any] = [other, DatasetMixture(other), other.episodes_at([0])]
-    for second in seconds:
-        with pytest.raises(UsageError, match="'observation/mission' has codes of different"):
-            DatasetMixture(one, second).sample()
+    for second in (other, DatasetMixture(other), other.episodes_at([0])):
         DatasetMixture(one, second, keys=["action"]).sample()
-    with pytest.raises(UsageError, match="'a' has codes of different"):
-        DatasetMixture(one, inner, rename=[{"a": mission}, None]).sample()
     different = [{"a": mission}, {"b": mission}]
     DatasetMixture(one, other, rename=different, keys=["action"]).sample()
 

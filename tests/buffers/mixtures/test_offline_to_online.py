@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
-from offline_data.rows.derived import frame_stack, n_step, normalize
+from offline_data.rows.derived import n_step, normalize
 from offline_data.rows.samplers import PrioritizedSampler
 from offline_data.torchrl.offline_to_online import OfflineToOnlineReplayBuffer
-from offline_data.torchrl.storages import LazyTensorStorage
 from tests import oracles_derived as oracle
 
 from .conftest import ACTIONS, LENGTHS
@@ -83,8 +80,6 @@ def test_n_step_priorities_and_statistics_of_both(folders: list[Path]) -> None:
     assert pairs == set(chosen.items())
     both.anneal(1, 1)
     assert {*both.sample(9)["index", "buffer_ids"].tolist()} == {1}
-    with pytest.raises(UsageError, match="expected batch"):
-        both.update_priority(torch.arange(3), 1.0)
 
 
 def test_plain_rows_of_both(folders: list[Path]) -> None:
@@ -99,37 +94,10 @@ def test_plain_rows_of_both(folders: list[Path]) -> None:
     assert (both.sample()["action"][4:] > -3000).all()
 
 
-def test_leaves_that_new_rows_lack(folders: list[Path]) -> None:
-    """They are named, instead of vanishing from batches after the first write."""
-
-    def online(*, without: Any = (), **options: Any) -> OfflineToOnlineReplayBuffer:
-        dataset = Dataset(folders[0], **options.pop("dataset"))
-        both = OfflineToOnlineReplayBuffer(dataset, batch_size=8, **options)
-        both.extend(Dataset(folders[0])[:5].exclude("index", "episode", *without))
-        return both
-
+def test_rows_without_flags_are_normalized(folders: list[Path]) -> None:
+    """What new rows may not lack is in `refusals.json`."""
+    dataset = Dataset(folders[0], derived=normalize())
+    both = OfflineToOnlineReplayBuffer(dataset, online_capacity=9, batch_size=8)
     flags = [("next", "done"), ("next", "truncated")]
-    prioritized = PrioritizedSampler(10, alpha=0.5, beta=0.5)
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"dataset": {"derived": n_step(3)}, "without": [("next", "reward")]}, "'next/reward'"),
-        ({"dataset": {"derived": n_step(3)}, "without": flags}, "lack 'next/truncated'"),
-        ({"dataset": {"derived": normalize()}, "without": ["observation"]}, "'observation'"),
-        ({"dataset": {"sampler": prioritized}}, "'priority_weight'.* rows of the dataset"),
-        (
-            {"dataset": {}, "online_sampler": PrioritizedSampler(9, alpha=1.0, beta=1.0)},
-            "'priority_weight'.* rows of the online buffer",
-        ),
-    ]
-    for options, said in wrong:
-        both = online(online_capacity=9, **options)
-        with pytest.raises(UsageError, match=said):
-            both.sample()
-    both = online(dataset={"derived": normalize()}, without=flags, online_capacity=9)
+    both.extend(Dataset(folders[0])[:5].exclude("index", "episode", *flags))
     assert len(both.sample()) == 8
-    with pytest.raises(UsageError, match="ndim=1"):
-        online(dataset={"derived": frame_stack(2)}, online_storage=LazyTensorStorage(9, ndim=2))
-    with pytest.raises(UsageError, match="members of the mixture have derived") as caught:
-        OfflineToOnlineReplayBuffer(
-            DatasetMixture(Dataset(folders[0], derived=n_step(2))), online_capacity=9
-        )
-    assert "DatasetMixture(…, derived=…)" in str(caught.value.hint)

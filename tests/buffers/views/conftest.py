@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 
 LENGTHS = tuple(int(n) for n in np.random.default_rng(7).integers(1, 9, 40))
 UNKNOWN = tuple(range(1, 40, 3))
@@ -21,9 +21,9 @@ def toy(toys: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def many(toy: Path) -> BaseDatasetExperienceReplay:
+def many(toy: Path) -> Dataset:
     """The buffer over it, batches of 16."""
-    return BaseDatasetExperienceReplay(toy, 16)
+    return Dataset(toy, 16)
 
 
 def action(episode: int, step: int) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import DatasetView
 from offline_data.rows.derived import (
     action_chunk,
     frame_stack,
@@ -48,7 +49,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.fixture(params=VIEWS)
-def view(request: pytest.FixtureRequest, many: BaseDatasetExperienceReplay) -> Any:
+def view(request: pytest.FixtureRequest, many: Dataset) -> Any:
     """A view of each kind."""
     return VIEWS[request.param](many)
 
@@ -84,7 +85,7 @@ def test_the_table_of_episodes_says_where_they_are(view: DatasetView) -> None:
 
 
 def test_whole_episodes_as_rows(toy: Path) -> None:
-    view = BaseDatasetExperienceReplay(toy, split_trajs=True).episodes_at([11, 2, 30])
+    view = Dataset(toy, split_trajs=True).episodes_at([11, 2, 30])
     for batch in (view[:], view.subset([1, 0, 2]).subset([1, 0, 2])[:]):
         assert batch["index"].tolist() == [[row] * max(LENGTHS) for row in range(3)]
         for leaf, numbers in (("traj_ids", [0, 1, 2]), ("episode", [0, 1, 2])):
@@ -99,7 +100,7 @@ def test_whole_episodes_as_rows(toy: Path) -> None:
     assert view.valid_rows.tolist() == [0, 1, 2]
 
 
-def test_counts_are_the_views(view: DatasetView, many: BaseDatasetExperienceReplay) -> None:
+def test_counts_are_the_views(view: DatasetView, many: Dataset) -> None:
     rows = view.rows.tolist()
     last = {rows_of(e)[-1]: e for e in range(len(LENGTHS))}
     ends = [last[row] for row in rows if row in last]
@@ -129,7 +130,7 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("kind", ["an episode twice", "a slice of a slice"])
-def test_samplers(many: BaseDatasetExperienceReplay, kind: str, name: str) -> None:
+def test_samplers(many: Dataset, kind: str, name: str) -> None:
     view = VIEWS[kind](many).subset(slice(None), sampler=SAMPLERS[name]())
     for _ in range(5):
         batch, info = view.sample(4, return_info=True)
@@ -156,8 +157,8 @@ DERIVED: dict[str, Any] = {
 @pytest.mark.parametrize("name", DERIVED)
 def test_what_is_derived_over_views(toy: Path, name: str) -> None:
     for make in VIEWS.values():
-        plain = make(BaseDatasetExperienceReplay(toy, 4))
-        view = make(BaseDatasetExperienceReplay(toy, 4, derived=[DERIVED[name]]))
+        plain = make(Dataset(toy, 4))
+        view = make(Dataset(toy, 4, derived=[DERIVED[name]]))
         rows, truth = view.rows.tolist(), plain[:]
         bounds, known = runs_of(rows)
         got = view[:]
@@ -207,7 +208,7 @@ def test_counts_of_flags_inside_episodes(tmp_path: Path) -> None:
     toy = toy_batch([5, 4])
     toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    ds = Dataset(tmp_path / "toy")
     assert ds.subset(slice(1, 4)).manifest.counts["terminated"] == 1
     assert ds.subset(slice(3, 7)).manifest.counts["terminated"] == 1
     assert ds.subset([2, 2, 4, 8]).manifest.counts["terminated"] == 3

@@ -9,26 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.base.errors import MissingDependencyError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.base.errors import MissingDependencyError
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.rows.derived import return_to_go
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
-from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
 LENGTHS = [3, 1, 4, 2]
 
 
 @pytest.fixture(params=LAYOUTS)
-def ds(request: pytest.FixtureRequest, tmp_path: Path) -> BaseDatasetExperienceReplay:
+def ds(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
     layout: LayoutName = request.param
     toy = toy_batch(LENGTHS, text=True, unknown_final=(3,))
     names = np.array([f"episode {number}" for number in range(4)], object)
     toy.episodes["options", "goal"] = np.arange(8.0).reshape(4, 2)  # type: ignore[index]
     toy.episodes["name",] = names  # type: ignore[index]
     write_toy(tmp_path / "toy", [toy], layout=layout)
-    return BaseDatasetExperienceReplay(tmp_path / "toy")
+    return Dataset(tmp_path / "toy")
 
 
 def codes(episode: int) -> list[float]:
@@ -60,6 +58,7 @@ def test_every_episode(ds: Any) -> None:
         assert_whole(ds.episode(np.int64(number)), number)
     assert repr(found[2]) == "Episode(2, length=4, return=1201.4, id=2, seed=15)"
     assert str(found[2].transitions["index"].tolist()) == "[4, 5, 6, 7]"
+    assert list(ds.episodes_at([]).iter_episodes()) == []
 
 
 def test_arrays(ds: Any) -> None:
@@ -102,8 +101,6 @@ def test_views_that_cut(ds: Any) -> None:
     assert first.transitions["dataset_index"].tolist() == [5, 6, 5]
     assert first.metadata["length"] == first.length == 3
     assert first.return_ == pytest.approx((2 * codes(2)[2] + codes(2)[3]) / 10)
-    with pytest.raises(UsageError, match="3 rows of episode 0 are not contiguous"):
-        _ = first.observations
     assert second.observations["state"][:, 0].tolist() == codes(0)[1:]
     assert second.return_ == pytest.approx(sum(codes(0)[2:]) / 10)
     assert (
@@ -122,38 +119,11 @@ def test_views_that_cut(ds: Any) -> None:
 
 def test_what_the_buffer_derives_and_its_keys(ds: Any) -> None:
     path = ds.data_path
-    some = BaseDatasetExperienceReplay(path, derived=return_to_go(), decode_text=True)
+    some = Dataset(path, derived=return_to_go(), decode_text=True)
     episode = some.episode(0)
     assert episode.transitions["return_to_go"][0].item() == pytest.approx(episode.return_)
     assert episode.transitions["observation", "mission"][0].startswith("go to")
     assert episode.to_numpy()["observations"]["mission"].shape == (4,)
-    only = BaseDatasetExperienceReplay(path, keys=["action", "next/observation"]).episode(0)
-    with pytest.raises(UsageError, match="no 'observation' both at the root") as error:
-        _ = only.observations
-    assert "supports no key" in str(error.value.hint)
-    with pytest.raises(UsageError, match="no leaf 'action'"):
-        BaseDatasetExperienceReplay(path, keys=["observation", "next"]).episode(0).to_numpy()
-
-
-def test_members_of_mixtures_and_ensembles(ds: Any) -> None:
-    view = ds.episodes_at([1])
-    mixtures: list[Any] = [DatasetMixture(ds, view, batch_size=4), ReplayBufferEnsemble(ds, view)]
-    for members in (mixture.members for mixture in mixtures):
-        assert_whole(members[0].episode(2), 2)
-        assert_whole(next(members[1].iter_episodes()), 1)
-
-
-def test_wrong_numbers(ds: Any) -> None:
-    for number in (4, -5, 10**20):
-        with pytest.raises(IndexError, match=f"no episode {number}: there are 4, numbered from 0"):
-            ds.episode(number)
-    for wrong in (1.0, "1", True, None):
-        with pytest.raises(UsageError, match="expected an integer"):
-            ds.episode(wrong)
-    padded = BaseDatasetExperienceReplay(ds.data_path, split_trajs=True)
-    with pytest.raises(UsageError, match="whole episodes already"):
-        padded.episode(0)
-    assert list(ds.episodes_at([]).iter_episodes()) == []
 
 
 def test_iterating_reads_ahead_what_comes_from_a_disk(

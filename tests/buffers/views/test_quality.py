@@ -13,7 +13,7 @@ import offline_data
 from offline_data.analysis.checks.block import RowBlock
 from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError, StepError, UnknownLeafError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.rows.samplers import PrioritizedSampler
 from tests.analysis.test_episodes import walks
 from tests.pipeline.preprocess.runs import make
@@ -26,13 +26,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ds(path: Path) -> BaseDatasetExperienceReplay:
+def ds(path: Path) -> Dataset:
     return offline_data.open_dataset(path)
 
 
-def test_columns_are_computed_only_when_asked(
-    ds: BaseDatasetExperienceReplay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_computed_only_when_asked(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("rows were read")
 
@@ -45,7 +43,7 @@ def test_columns_are_computed_only_when_asked(
         _ = table.jerk
 
 
-def test_names_are_those_of_the_table(ds: BaseDatasetExperienceReplay) -> None:
+def test_names_are_those_of_the_table(ds: Dataset) -> None:
     found = ds.episodes.quality()
     for name, column in found.items():
         np.testing.assert_array_equal(np.asarray(ds.episodes[name]), column, err_msg=name)
@@ -57,7 +55,7 @@ def test_names_are_those_of_the_table(ds: BaseDatasetExperienceReplay) -> None:
         found["jerk"][0] = 0
 
 
-def test_expressions_and_views(ds: BaseDatasetExperienceReplay) -> None:
+def test_expressions_and_views(ds: Dataset) -> None:
     found = ds.episodes.quality()
     view = ds.filter("jerk < 3.6 and idle <= 0.5")
     expected = np.flatnonzero((found["jerk"] < 3.6) & (found["idle"] <= 0.5))
@@ -86,7 +84,7 @@ def test_expressions_and_views(ds: BaseDatasetExperienceReplay) -> None:
         ds.filter("jerk < 0")
 
 
-def test_mixtures(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
+def test_mixtures(ds: Dataset, tmp_path: Path) -> None:
     other = write_stored(tmp_path / "root", "local:other@1", walks([5, 6], seed=3))
     mixture = offline_data.DatasetMixture(ds, offline_data.open_dataset(other), batch_size=8)
     table = mixture.episodes
@@ -105,9 +103,7 @@ def test_mixtures(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
     assert table.where("idle >= 0").sum() == int((torch.cat(parts) >= 0).sum())
 
 
-def test_a_mixture_of_datasets_with_different_columns(
-    ds: BaseDatasetExperienceReplay, tmp_path: Path
-) -> None:
+def test_a_mixture_of_datasets_with_different_columns(ds: Dataset, tmp_path: Path) -> None:
     batch = walks([5, 6, 40], seed=3)
     steps = {key: column for key, column in batch.steps.items() if key != ("timestamp",)}
     path = write_stored(tmp_path / "root", "local:other@1", replace(batch, steps=steps))
