@@ -199,7 +199,6 @@ class ReplayDataset(IterableDataset[Any]):
         self._epochs.restart(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield this worker's batches of one epoch."""
         info = get_worker_info()
         if info is None:
             return self._all_batches()

@@ -253,7 +253,6 @@ class Buffer(Saves, Generic[Batch]):
         return self._transform_batch(gather_cells(self._gather, rows), {INDEX: rows})
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
-        """Return a leaf, or all leaves under a name, of all rows."""
         batch: Any = self[:]
         return batch[key]
 
@@ -557,5 +556,4 @@ class Buffer(Saves, Generic[Batch]):
         self._ended = False
 
     def _restore(self, draws: Iterable[Draw]) -> None:
-        """Replace the draws whose batches were not returned yet."""
         self._ahead.restore(draws, self._make)

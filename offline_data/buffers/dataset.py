@@ -395,13 +395,6 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         the seed of the state, and with another batch size or number of ranks where one of its
         batches begins there. The loader is picklable, and workers may be forked or spawned.
 
-        ```python
-        loader = ds.dataloader(256, num_workers=2)
-        for epoch in range(10):
-            for batch in loader:
-                ...
-        ```
-
         With `world` ranks, each gets its share of every epoch, with the same number and sizes of
         batches in all ranks, as DDP needs. If the rows are not divisible by `world`, up to
         `world - 1` of them are repeated in an epoch; with `drop_last=True` none is repeated, and

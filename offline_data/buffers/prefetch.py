@@ -73,10 +73,8 @@ class Prefetcher:
     """Draws batches in the calling thread and builds them ahead in worker threads.
 
     Threads start on first use, also in a forked process, and end with the prefetcher, which
-    references neither the buffer nor its sampler.
-
-    Args:
-        depth: Number of batches and of threads. 0: no threads; batches are built on request.
+    references neither the buffer nor its sampler. `depth` is the number of batches and of threads;
+    0: no threads, and batches are built on request.
     """
 
     def __init__(self, depth: int) -> None:
@@ -87,7 +85,6 @@ class Prefetcher:
         self._process = os.getpid()
 
     def __len__(self) -> int:
-        """Return the number of batches drawn but not yet returned."""
         return len(self._queue)
 
     def take(self, draw: Callable[[], Draw], make: Make) -> tuple[Draw, Future[Any] | None]:

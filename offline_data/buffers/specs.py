@@ -72,10 +72,7 @@ class Spaces:
     def union(cls, parts: Sequence[Spaces], *, keys: Sequence[Key] | None, cast: bool) -> Spaces:
         """Return bounds that contain the leaves of all parts, of those that all have.
 
-        `keys` selects leaves or parents of leaves; `cast` promotes dtypes.
-
-        Raises:
-            UsageError: Leaves of different shapes, or of different dtypes without `cast`.
+        Raises `UsageError` for leaves of different shapes, or of different dtypes without `cast`.
         """
         common = [key for key in parts[0].leaves if all(key in part.leaves for part in parts)]
         heads = [()] if keys is None else keys
@@ -143,11 +140,7 @@ def check_torchrl() -> None:
 
 
 def spaces_of(reader: DatasetReader) -> Spaces:
-    """Return the bounds of a dataset's leaves; reads those without known bounds once.
-
-    Raises:
-        FormatError: A declared space cannot be read.
-    """
+    """Return the bounds of a dataset's leaves; raises `FormatError` for a declared space that is none."""
     spaces = {**known_spaces(reader)}
     spaces |= _spaces_of_data(reader, [k for k in leaves_with_space(reader) if k not in spaces])
     leaves = leaves_with_space(reader)

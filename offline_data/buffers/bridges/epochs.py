@@ -36,9 +36,7 @@ class Ranks:
 
     They are those of `torch.distributed` if it is initialized, else of the environment variables
     `RANK` and `WORLD_SIZE`, else 0 and 1. A worker process has those of the process that started it.
-
-    Raises:
-        UsageError: One without the other, or out of range.
+    Raises `UsageError` for one without the other, or out of range.
     """
 
     def __init__(self, rank: int | None, world: int | None) -> None:
@@ -49,7 +47,6 @@ class Ranks:
         self._given = None if rank is None or world is None else (rank, world)
 
     def now(self) -> tuple[int, int]:
-        """Return the rank and the number of ranks."""
         if self._given is not None:
             return self._given
         if distributed.is_available() and distributed.is_initialized():
@@ -77,11 +74,8 @@ class EpochBatches(DistributedSampler[Any]):
     size `W` times as large. All ranks have the same number and sizes of batches: if the rows are not
     divisible by `W`, up to `W - 1` from the beginning of the order are repeated at its end.
 
-    It is a `DistributedSampler`, so that trainers do not shard the ranks' shares again. For the
-    arguments see `BaseDatasetExperienceReplay.dataloader`.
-
-    Raises:
-        UsageError: Invalid argument, or no full batch with `drop_last`.
+    It is a `DistributedSampler`, so that trainers do not shard the ranks' shares again. For arguments
+    and errors see `BaseDatasetExperienceReplay.dataloader`.
     """
 
     _rows_in_order = True  # whether the rows after a position do not depend on the batch size
@@ -127,7 +121,6 @@ class EpochBatches(DistributedSampler[Any]):
         self.reached = self.position
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch, the same for all ranks."""
         self.rank, self.num_replicas = self._ranks.now()
         together = self.batch_size * self.num_replicas
         if not self.drop_last:
@@ -141,7 +134,6 @@ class EpochBatches(DistributedSampler[Any]):
         return self._rows.count // together
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of each batch of the next epoch, or of the rest of a resumed one."""
         (epoch, begin), sizes = self.position, self._sizes()
         self.position = (epoch + 1, 0)
         for number, rows in enumerate(self._rows_of(epoch, begin, sizes), begin + 1):

@@ -40,7 +40,6 @@ class RowBatch(TensorDict):  # type: ignore[misc]
         return super().__torch_function__(func, types, args, kwargs)
 
     def as_tensordict(self) -> TensorDict:
-        """Return the batch as a plain TensorDict of the same tensors."""
         return TensorDict(self, batch_size=self.batch_size, device=self.device, names=self.names)
 
 
@@ -91,7 +90,6 @@ class WholeBatches:
         return len(self._buffer)
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the batch of row numbers `[B]`; raises `UsageError` for one row."""
         if isinstance(rows, np.ndarray):
             return self._buffer[rows]
         raise UsageError(
@@ -145,11 +143,9 @@ class DatasetLoader(DataLoader[Any]):
         return self.sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration; see `EpochBatches.set_epoch`."""
         self.batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
-        """Yield the batches of the next epoch."""
         if self.num_workers and hasattr(self.batches.dataset, "_prepare"):
             self.batches.dataset._prepare()
         batches, count = self.batches, len(self)
@@ -160,11 +156,9 @@ class DatasetLoader(DataLoader[Any]):
             yield batch if self.device is None else _move(batch, self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch returned, as JSON values."""
         return self.batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume after a batch, with the seed of the state; see `EpochBatches.load_state_dict`."""
         self.batches.load_state_dict(state)
         epoch, batch = self.batches.position
         if batch == len(self):
@@ -174,11 +168,7 @@ class DatasetLoader(DataLoader[Any]):
 def as_dict(batch: Any) -> Any:
     """Return a batch as nested dicts of tensors: a `collate_fn` for trainers that expect dicts.
 
-    Hugging Face's `Trainer` passes their items to `model.forward`.
-
-    ```python
-    loader = ds.dataloader(256, collate_fn=offline_data.as_dict)
-    ```
+    Hugging Face's `Trainer` passes their items to `model.forward`: `collate_fn=offline_data.as_dict`.
 
     Example:
         >>> as_dict(TensorDict({"next": {"reward": torch.ones(2, 1)}}, [2]))
@@ -193,7 +183,6 @@ class Unchanged:
     """Returns a batch as it is; a function would be pickled by its module."""
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch."""
         return batch
 
 

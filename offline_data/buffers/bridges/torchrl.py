@@ -73,7 +73,6 @@ class LazyColumns:
         return self._known[path]
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
-        """Return one leaf of all rows, or `default`."""
         try:
             return self[key]
         except KeyError:
@@ -94,7 +93,6 @@ class LazyColumns:
         return leaf
 
     def whole(self) -> Any:
-        """Return all rows as a batch."""
         return self._rows.get(torch.arange(len(self._rows)))
 
 
@@ -114,7 +112,6 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         super().__init__(max_size=self._rows.count)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return int(self._rows.count)
 
     def rows(self, index: Tensor) -> Tensor:
@@ -122,7 +119,6 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         return self._rows.at(rows_of(index, len(self))).reshape(len(index))
 
     def get(self, index: Any) -> Any:
-        """Return a batch in the shape of the index; `LazyColumns` for `[:]`."""
         if isinstance(index, slice) and index == slice(None):
             return self._columns
         index = index[0] if isinstance(index, tuple) else index
@@ -131,7 +127,6 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         return batch if rows.ndim == 1 else batch.reshape(rows.shape + batch.shape[1:])
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:  # noqa: ARG002
-        """Raise `ImmutableError`."""
         raise ImmutableError(
             "A dataset is immutable",
             hint="write to your own torchrl.data.LazyMemmapStorage",
@@ -141,28 +136,23 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         self.set(None, None)
 
     def contains(self, item: Any) -> Any:
-        """Return which rows exist, bool of the same shape."""
         rows = torch.as_tensor(item)
         found = (rows >= -len(self)) & (rows < len(self))
         return bool(found) if found.ndim == 0 else found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows; the rows themselves are in the dataset."""
         return {"rows": len(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check the number of rows; raises `UsageError` if it differs, `IntegrityError` if damaged."""
         rows = fields.check(state_dict, type(self).__name__, {"rows": fields.COUNT})["rows"]
         if rows != len(self):
             raise UsageError(f"The state has {plural(rows, 'row')}; expected {len(self)}")
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder."""
         Path(path).mkdir(parents=True, exist_ok=True)
         (Path(path) / "rows.json").write_text(json.dumps(self.state_dict()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Check a folder written by `dumps`; raises like `load_state_dict`."""
         self.load_state_dict(read_json(Path(path) / "rows.json"))
 
 
@@ -174,7 +164,6 @@ class Collate:
         self._then = then
 
     def __call__(self, data: Any) -> Any:
-        """Return a batch."""
         batch = data.whole() if isinstance(data, LazyColumns) else data
         return batch if self._then is None else self._then(batch)
 

@@ -122,7 +122,7 @@ def draw_members(
 def exact_members(
     weights: tuple[float, ...], size: int, rng: Generator | None, owed: list[float]
 ) -> Tensor:
-    """Return members in the proportions of the weights, to the nearest row, in random order.
+    """Return members, int64 `[size]`, in the proportions of the weights to the nearest row, in random order.
 
     Rounding errors of a batch are carried over to the next ones (largest remainder method, ties to
     the first): the sum over batches stays within a few rows of the exact proportion.
@@ -132,14 +132,7 @@ def exact_members(
                                        2   1   1     2   1   1     2   2   0
     ```
 
-    Args:
-        weights: One per member.
-        size: Number of rows in the batch.
-        rng: Generator of the order.
-        owed: Remainders of previous batches per member, empty at first; changed in place.
-
-    Returns:
-        The member of each row, int64 `[size]`.
+    `owed` are the remainders of previous batches by member, empty at first; changed in place.
     """
     total = math.fsum(weights)
     debts = owed or [0.0] * len(weights)

@@ -127,8 +127,7 @@ def split_members(
 ) -> dict[str, list[Any]]:
     """Return for each share a view of every source; sources of one dataset are split together.
 
-    Raises:
-        UsageError: Invalid shares, or a share without any episode of a source.
+    Raises `UsageError` for invalid shares, or one without any episode of a source.
     """
     parts: dict[str, list[Any]] = {name: [] for name in shares}
     for number, source in enumerate(sources):

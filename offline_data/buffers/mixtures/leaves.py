@@ -40,18 +40,13 @@ class MemberLeaves(NamedTuple):
 
 @pickled_by_name
 class Agreement:
-    """The common leaves of a mixture's batches, and their mapping for each member.
+    """The common leaves of a mixture's batches, and their mapping for each member; else `UsageError`.
 
     Args:
         probes: A batch of each member with rows, by member number.
-        keys: Leaves of batches, or parents of leaves; None: all.
         renames: New names of leaves, by member number.
         firsts: Number in `source` of each member's first buffer.
         nested: Members that are mixtures, which have their own `source`.
-        cast: Whether dtypes may differ.
-
-    Raises:
-        UsageError: The members' leaves do not match.
     """
 
     def __init__(
@@ -115,7 +110,6 @@ class Agreement:
         return self._cast_leaves(leaves, number, inner)
 
     def _cast_leaves(self, leaves: list[Tensor], number: int, inner: Tensor | int) -> list[Tensor]:
-        """Return leaves in the mixture's dtypes, with their source if mixtures are nested."""
         if self.members[number].dtypes != self.dtypes:
             leaves = [
                 leaf if leaf.dtype is dtype else cast_exactly(key, leaf, dtype, number)

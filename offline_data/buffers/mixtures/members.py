@@ -53,7 +53,10 @@ class GatherMany:
         source: Tensor,
         places: Tensor | None = None,
     ) -> tuple[list[Tensor], Mapping[Key, int], Node] | None:
-        """Gather a batch.
+        """Return the leaves of a batch, their slots by key, and the tree of the keys of all drawn members.
+
+        None if impossible: other kinds of storages, datasets with different layouts of leaves, or no
+        compiled gather.
 
         Args:
             storages: Storages of all members.
@@ -61,11 +64,6 @@ class GatherMany:
             rows: Int64 `[n]` per draw, for a batch `[B]`; a tensor `[K, n]`, for a batch `[K, n]`.
             source: Member of each row of the batch, int64 `[B]`; or of each draw, `[K]`.
             places: Positions of the concatenated rows in the batch; None: in order.
-
-        Returns:
-            The leaves, their slots by key, and the tree of the keys of all drawn members. None if
-            impossible: other kinds of storages, datasets with different layouts of leaves, or no
-            compiled gather.
         """
         drawn = [storages[number] for number in numbers]
         gathers, readaheads, views = [], [], []

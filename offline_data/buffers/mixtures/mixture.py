@@ -71,7 +71,6 @@ class MixtureDraw(NamedTuple):
     by_number: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `RowMixture._draw_of`."""
         parts = [{"member": member, "draw": draw.state_dict()} for member, draw in self.draws]
         return {"source": self.source, "parts": parts}
 
@@ -179,7 +178,6 @@ class RowMixture(Saves):
         return tuple(share * inner for share, part in pairs for inner in part)
 
     def __len__(self) -> int:
-        """Return the number of rows of all members."""
         return sum(map(len, self.members))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -265,7 +263,6 @@ class RowMixture(Saves):
             yield "dealing", fits, "rows owed to each member"
 
     def _draw_of(self, draw: Any, state: Any) -> MixtureDraw:
-        """Return a draw in a state, whose rows the members have after loading."""
         whose, count = "a prefetched batch", len(self.members)
         fields.check(draw, whose, {"source": fields.row_numbers(count), "parts": fields.LIST})
         draws = []
@@ -348,7 +345,6 @@ class RowMixture(Saves):
         return found
 
     def _check_statistics(self) -> None:
-        """Raise `UsageError` if rows would be normalized by statistics each of its own dataset."""
         functions = ((whose, f) for whose, f in self._functions() if isinstance(f, Normalizer))
         own = {id(function): whose for whose, function in functions if function.own}
         if len(own) > 1:

@@ -75,18 +75,10 @@ class StreamingDataset(IterableDataset[Any]):
     errors and positions are exact, and missing data are not replaced by zeros.
 
     In a `DataLoader` each worker reads its own shards, as does each of `world` ranks: together they
-    read the same data as a single reader. Workers for which there is no shard return nothing, with
-    one warning; a rank without a shard is an error, since the others would wait for it. All ranks get
-    as many batches as the one with most, if the source says how many rows (of slices: episodes)
-    its shards have: ranks that end early begin their shards again. Else a warning in a program of
-    `torch.distributed` says to set `batches_per_epoch`. Every
-    iteration is the next epoch. `state_dict` after a batch and `load_state_dict` resume with exactly
-    the following batch; torchdata's `StatefulDataLoader` saves the states of its workers.
-
-    ```python
-    stream = StreamingDataset("openx:nyu_rot_dataset_converted_externally_to_rlds", 256)
-    DataLoader(stream, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=2)
-    ```
+    read the same data as a single reader, and all ranks get as many batches as the one with most; see
+    `docs/guides/streaming.md`. Every iteration is the next epoch. `state_dict` after a batch and
+    `load_state_dict` resume with exactly the following batch; torchdata's `StatefulDataLoader` saves
+    the states of its workers.
 
     Args:
         id: `source:name[@revision]`, a name as for `load_dataset`, or the path of raw files, as for
@@ -116,9 +108,8 @@ class StreamingDataset(IterableDataset[Any]):
         skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
         split: Split of a folder that has several, or `all`; see `convert`.
         only: Names of features to read (`lerobot`); files of the others are not fetched; see `download`.
-        root: Folder for raw files while they are read; see `load_dataset`.
+        root: Folder for raw files while they are read.
         source: Adapter for the raw files of a path; None: detected.
-        settings: Replaces `root` and the environment.
         progress: Receives download progress; picklable if there are workers.
 
     Attributes:
@@ -200,7 +191,6 @@ class StreamingDataset(IterableDataset[Any]):
         self._sampling: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of one epoch, or of the rest of a resumed one."""
         info, shards = get_worker_info(), len(self.plan.shards)
         (rank, world), (worker, workers) = self._ranks.now(), _worker()
         if world > shards:
@@ -369,7 +359,6 @@ class StreamingDataset(IterableDataset[Any]):
             begin = Position(epoch, self._position.window, batches=done)
 
     def _pass(self, begin: Position, part: int, parts: int) -> Generator[Any]:
-        """Yield the batches of a reader's shards from a position on, once."""
         order = shard_order(len(self.plan.shards), self.seed, begin.epoch, shuffle=self.shuffle)
         left: deque[Window] = deque()
         with ExitStack() as opened:

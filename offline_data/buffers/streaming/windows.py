@@ -70,11 +70,7 @@ class Position:
 @pickled_by_name
 @dataclass(frozen=True)
 class BatchForm:
-    """Contents of a batch: transitions, slices, or one whole episode, and their leaves.
-
-    Raises:
-        UsageError: Contradictory arguments.
-    """
+    """Contents of a batch: transitions, slices, or one whole episode, and their leaves."""
 
     batch_size: int | None = None
     num_slices: int | None = None
@@ -95,7 +91,6 @@ class BatchForm:
 
     @property
     def padded(self) -> bool:
-        """Whether episodes that are too short are padded."""
         return self.pad is not None and self.pad is not False
 
     @property
@@ -109,7 +104,6 @@ class BatchForm:
 
     @property
     def transitions(self) -> bool:
-        """Whether batches are single transitions."""
         return self._sampler is None and self.batch_size is not None
 
     @property
@@ -213,18 +207,15 @@ class Window:
 
     @property
     def left(self) -> int:
-        """Number of items that were not taken yet."""
         return len(self.items[0]) - self._taken
 
     def take(self, count: int) -> tuple[Window, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the next items."""
         chosen = slice(self._taken, self._taken + count)
         self._taken += count
         return self, self.items[0][chosen], self.items[1][chosen]
 
     @property
     def position(self) -> Position:
-        """The position in the stream."""
         return replace(self._begin, taken=self._taken, batches=0) if self.left else self._end
 
     def __len__(self) -> int:
@@ -330,22 +321,8 @@ def batches_of_reader(
     rows of 4 shards, 2 ranks, batches of 2    rank 0: 9 + 1 -> 5    rank 1: 2 + 2 -> 2, and 3 again
     ```
 
-    Args:
-        items: Number of items of each shard, in the order of the epoch.
-        size: Items in a batch.
-        drop_last: Whether a last batch that is not full is dropped.
-        ranks: Index of the rank, and number of ranks.
-        workers: Index of the worker, and number of those that read.
-
-    Example:
-        >>> [
-        ...     batches_of_reader(
-        ...         [9, 2, 1, 2], 2, drop_last=False, ranks=(rank, 2), workers=(worker, 2)
-        ...     )
-        ...     for rank in range(2)
-        ...     for worker in range(2)
-        ... ]
-        [5, 1, 3, 3]
+    `items` are those of each shard, in the order of the epoch, and `size` those of a batch; `ranks` and
+    `workers` an index and a number, of the workers that read.
     """
     (rank, world), (worker, used) = ranks, workers
     rows = [sum(items[reader :: world * used]) for reader in range(world * used)]
@@ -358,12 +335,7 @@ def batches_of_reader(
 
 
 def share_of(count: int, worker: int, workers: int) -> int:
-    """Return the share of a worker in a number of batches.
-
-    Example:
-        >>> [share_of(5, worker, 3) for worker in range(3)]
-        [2, 2, 1]
-    """
+    """Return the share of a worker in a number of batches."""
     return count // workers + (worker < count % workers)
 
 

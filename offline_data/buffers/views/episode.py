@@ -57,7 +57,6 @@ class Episode:
         return len(self.transitions)
 
     def __len__(self) -> int:
-        """Return the number of transitions, `T`."""
         return self.length
 
     @property

@@ -84,7 +84,6 @@ class EpisodeTable:
         return [key for name in quality_columns(self._reader) if (key := (name,)) not in stored]
 
     def __len__(self) -> int:
-        """Return `E`."""
         return self._reader.episode_count
 
     @property
@@ -97,7 +96,6 @@ class EpisodeTable:
         return list(map(join_key, self.columns))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the columns of each episode; see `row`."""
         return map(self.row, range(len(self)))
 
     def row(self, number: int) -> dict[str, Any]:
@@ -234,7 +232,6 @@ class ViewEpisodes(EpisodeTable):
         self._storage = storage
 
     def __len__(self) -> int:
-        """Return `E`."""
         return len(self.numbers)
 
     def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
