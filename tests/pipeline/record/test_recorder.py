@@ -175,6 +175,8 @@ def test_marks_of_integers_and_floats(tmp_path: Path, first: float, *, resume: b
         env = offline_data.Recorder(Game(), "mine", root=tmp_path, resume=True)
         play(env, 1)
     if first == 0.5:
+        with pytest.raises(UsageError, match="score is 9007199254740993; expected float64"):
+            env.mark(score=2**53 + 1)
         env.mark(score=float("nan"))
         env.close()
         return
