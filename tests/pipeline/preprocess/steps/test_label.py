@@ -53,6 +53,18 @@ def of_rows(folder: Path) -> str:
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset, beside files of labels, good and bad ones."""
+    folder = tmp_path_factory.mktemp("labels")
+    of_episodes(folder)
+    of_rows(folder)
+    (folder / "x.txt").write_text("episode,x\n")
+    np.savez(folder / "short.npz", episode=np.arange(7), x=np.arange(6))
+    np.savez(folder / "objects.npz", episode=np.arange(7), x=np.array([{}] * 7, object))
+    return write_plain(folder / "toy", LENGTHS)
+
+
 class TestContract(StepContract):
     @pytest.fixture(params=["episodes", "rows", "by"])
     def step(self, request: pytest.FixtureRequest, tmp_path: Path) -> Label:
@@ -108,27 +120,25 @@ def test_episode_columns(
     assert len(view.filter("success and score > 1")) == LENGTHS[4] + LENGTHS[6]
 
 
-def test_filters_before_and_after(tmp_path: Path, settings: Settings) -> None:
-    parent = write_plain(tmp_path / "toy", LENGTHS)
+def test_filters_before_and_after(toy: Path, tmp_path: Path, settings: Settings) -> None:
     steps = [f"label:{of_episodes(tmp_path)}", "filter:success and task == 'task, 0'"]
-    made = DatasetReader(make(parent, steps, tmp_path / "after", settings).path)
+    made = DatasetReader(make(toy, steps, tmp_path / "after", settings).path)
     assert made.lengths.tolist() == [LENGTHS[0], LENGTHS[6]]
     text = np.array(made.episodes["task",])
     assert made.as_text(("task",), text, "episodes").tolist() == ["task, 0", "task, 0"]
     path = write_csv(tmp_path / "some.csv", "episode,score", [(4, 1), (6, 2)])  # needs no others
     steps = ["filter:length > 4", f"label:{path}"]
-    made = DatasetReader(make(parent, steps, tmp_path / "before", settings).path)
+    made = DatasetReader(make(toy, steps, tmp_path / "before", settings).path)
     assert made.episodes["score",].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("layout", ["compact", "ted"])
 def test_leaves(
-    layout: Any, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    layout: Any, toy: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = write_plain(tmp_path / "toy", LENGTHS)
     small_groups(monkeypatch)
     stages = [f"label:{of_rows(tmp_path)}", "clip:advantage,high=600"]
-    made = DatasetReader(make(parent, stages, tmp_path / "out", settings, layout=layout).path)
+    made = DatasetReader(make(toy, stages, tmp_path / "out", settings, layout=layout).path)
     wanted = [[min(600, 100 * e + t + 0.25), min(600, 100 * e + t + 0.5)] for e, t in PLACES]
     assert made.step(("advantage",)).tolist() == wanted
     words = made.as_text(("plan",), np.array(made.step(("plan",))))
@@ -157,45 +167,35 @@ def test_by_a_text_column(tmp_path: Path, settings: Settings) -> None:
 
 
 @REFUSALS.cases
-def test_refusals(kind: str, text: str, tmp_path: Path, settings: Settings) -> None:
-    parent = write_plain(tmp_path / "toy", LENGTHS)
-    (tmp_path / "x.txt").write_text("episode,x\n")
-    np.savez(tmp_path / "short.npz", episode=np.arange(7), x=np.arange(6))
-    np.savez(tmp_path / "objects.npz", episode=np.arange(7), x=np.array([{}] * 7, object))
-    stages, out = text, tmp_path / "out"
+def test_refusals(kind: str, text: str, toy: Path, tmp_path: Path, settings: Settings) -> None:
+    stages, out = text.replace("FOLDER", str(toy.parent)), tmp_path / "out"
     if kind == "lines":
         header, _, lines = text.partition(" ")
         found = eval(lines, {"PLACES": PLACES})  # noqa: S307 - of the table
         stages = f"label:{write_csv(tmp_path / 'x.csv', header, found)}"
-    else:
-        of_episodes(tmp_path)
-        of_rows(tmp_path)
-    given = stages.replace("FOLDER", str(tmp_path)).split()
-    REFUSALS.check(kind, text, lambda: make(parent, given, out, settings), {tmp_path: "FOLDER"})
+    names: dict[object, str] = {tmp_path: "FOLDER", toy.parent: "FOLDER"}
+    REFUSALS.check(kind, text, lambda: make(toy, stages.split(), out, settings), names)
     assert not out.exists()
 
 
-def test_a_file_that_changes_during_the_run(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_the_run(toy: Path, tmp_path: Path) -> None:
     path = of_episodes(tmp_path)
-    bound = parse_step(f"label:{path}").bind(
-        DatasetReader(write_plain(tmp_path / "toy", LENGTHS)), []
-    )
+    bound = parse_step(f"label:{path}").bind(DatasetReader(toy), [])
     with Path(path).open("a") as file:
         file.write("7,true,1,task\n")
     with pytest.raises(IntegrityError, match="was changed during the run"):
         bound.apply(toy_chunk([2]))
 
 
-def test_the_content_is_part_of_the_recipe(tmp_path: Path, settings: Settings) -> None:
-    parent = write_plain(tmp_path / "toy", LENGTHS)
+def test_the_content_is_part_of_the_recipe(toy: Path, tmp_path: Path, settings: Settings) -> None:
     path = of_episodes(tmp_path)
-    made = make(parent, [f"label:{path},success"], tmp_path / "out", settings)
+    made = make(toy, [f"label:{path},success"], tmp_path / "out", settings)
     (step,) = made.manifest.converter["options"]["recipe"]
     assert (step["file"], step["keys"], len(step["sha256"])) == ("episodes.csv", ["success"], 64)
-    assert make(parent, [f"label:{path},success"], tmp_path / "out", settings).existed
+    assert make(toy, [f"label:{path},success"], tmp_path / "out", settings).existed
     write_csv(Path(path), "episode,success", [(e, True) for e in range(7)])
     with pytest.raises(OfflineDataError, match="There is another dataset"):
-        make(parent, [f"label:{path},success"], tmp_path / "out", settings)
+        make(toy, [f"label:{path},success"], tmp_path / "out", settings)
 
 
 def test_paths_in_plans_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
