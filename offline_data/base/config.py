@@ -192,8 +192,7 @@ def resolve_settings(
 
         found["root"] = user_cache_path("offline_data", appauthor=False)
     if "workers" not in found:
-        allowed = getattr(os, "sched_getaffinity", None)  # macOS has none
-        found["workers"] = (len(allowed(0)) if allowed else os.cpu_count()) or 1
+        found["workers"] = usable_cores()
     for name, variable in _TOOLS.items():
         if env.get(variable):
             found[name], origins[name] = env[variable], variable
@@ -208,6 +207,12 @@ def resolve_settings(
             places.setdefault(pair, origin)
     origins |= {"=".join(pair): origin for pair, origin in places.items()}
     return Settings(**found, mirrors=tuple(places), config=config_place(env), origins=origins)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # macOS has none
+    return (len(allowed(0)) if allowed else os.cpu_count()) or 1
 
 
 def child_environ(**changes: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_data.base.config import usable_cores
 from offline_data.base.errors import FormatError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
@@ -325,8 +326,7 @@ def in_threads(work: Callable[[int], None], count: int, threads: int | None = No
     None: one thread per processor. Raises the error of the lowest number that failed; no further
     calls start then.
     """
-    linux = hasattr(os, "sched_getaffinity")
-    processors = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
+    processors = usable_cores()
     wanted = min(threads or processors, processors, count)
     numbers, failed = iter(range(count)), dict[int, Exception]()
     called = [work]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -115,16 +116,35 @@ def says_what_is_kept(keep: Callable[[], tuple[str, bool]], progress: Progress) 
         raise
 
 
-def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
-    """Return `workers` if they save more time than they take to start, else 1 (this process).
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that all tasks are estimated to take."""
 
-    `seconds` is the estimated time of all tasks in one process; workers start in parallel.
+    calls: float
+    """Of calling functions, one after the other."""
+    processor: float
+    """Of it, seconds of a core: a function that waits takes fewer."""
+    rows: float
+    """Of a core, to read, compare, hash and write rows."""
+    start: float
+    """Until worker processes have started, at the same time."""
+
+
+def choose_workers(workers: int, cores: int, cost: Cost) -> int:
+    """Return `workers` if they are likely to end earlier than this process alone, else 1.
+
+    A process calls a function while two threads of it write and hash, so each uses up to three
+    cores, as long as there are as many.
 
     Example:
-        >>> choose_workers(60.0, 4, start_cost=3.0), choose_workers(3.5, 4, start_cost=3.0)
+        >>> slow = Cost(calls=60.0, processor=60.0, rows=2.0, start=3.0)
+        >>> choose_workers(4, 4, slow), choose_workers(4, 1, slow)
         (4, 1)
     """
-    return workers if seconds * (1 - 1 / workers) > start_cost else 1
+    total = cost.processor + cost.rows
+    alone = max(cost.calls, total / min(cores, 3))
+    together = cost.start + max(cost.calls / workers, total / min(3 * workers, cores))
+    return workers if together < alone else 1
 
 
 class InProcess:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from offline_data.base.config import Settings
+from offline_data.base.config import Settings, usable_cores
 from offline_data.base.errors import UsageError, WorkerDiedError
 from offline_data.base.files import free_bytes, require_bytes
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.pipeline.jobs.executors import (
+    Cost,
     Executor,
     InProcess,
     LocalProcesses,
@@ -46,6 +47,7 @@ from offline_data.pipeline.preprocess.plan import (
     measure_task,
     prepare,
     save_plan,
+    seconds_of_calls,
     write_task,
 )
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Revision, Selection
@@ -61,6 +63,9 @@ _REVISION_DIGITS = 12
 
 _START_SECONDS = {False: 1.0, True: 5.0}
 """Seconds that worker processes take to start, by whether they import torch."""
+
+_BYTES_A_SECOND = 250e6
+"""Bytes of rows that a core reads, compares, hashes and writes in a second."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that are deferred while a dataset is being published."""
@@ -177,14 +182,24 @@ class Run:
             return options.executor
         heavy = any(step.brings_torch for step in plan.recipe.steps)
         most = min(options.workers or self.settings.workers, tasks)
-        seconds = plan.seconds * tasks / len(plan.tasks)
-        if most <= 1 or choose_workers(seconds, most, _START_SECONDS[heavy]) == 1:
+        if most <= 1 or not self._is_worth_processes(plan, tasks, most, _START_SECONDS[heavy]):
             return InProcess(options.worker_threads)
         return LocalProcesses(
             most,
             worker_threads=options.worker_threads,
             max_tasks_per_child=options.max_tasks_per_child,
         )
+
+    def _is_worth_processes(self, plan: Plan, tasks: int, workers: int, start: float) -> bool:
+        """Return True if processes save time; functions are only timed where they may."""
+        share = tasks / len(plan.tasks)
+        rows = plan.bytes * share / _BYTES_A_SECOND
+
+        def worth(calls: float, processor: float) -> bool:
+            cost = Cost(calls * share, processor * share, rows, start)
+            return choose_workers(workers, usable_cores(), cost) > 1
+
+        return worth(plan.seconds, 0.0) and worth(*seconds_of_calls(self.reader, plan))
 
     @contextmanager
     def _answers(

@@ -71,6 +71,8 @@ FIRST_ROW: Key = ("first row",)
 """Column in the measures of a selection: the parent's first row of each episode."""
 
 _TIMED_PART = 4  # one in so many episodes of the first group is timed
+_TIMED_ROWS = 32  # rows of the first sample that is timed, and growth of the next ones
+_TIMING_SECONDS = 0.3  # samples that would take longer are not timed
 _PROBED_ENDS = 8  # episodes whose last transition is probed
 _PROBED_AT_RANDOM = 16  # transitions drawn at random
 _PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
@@ -127,7 +129,8 @@ class Plan:
     """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
     of its own, which are joined at the end."""
     seconds: float
-    """Estimated time for all transitions in one process."""
+    """Estimated time of the recipe on all transitions, from few rows: too high for functions that
+    are called with many rows at once; see `seconds_of_calls`."""
 
 
 def prepare(
@@ -308,11 +311,52 @@ def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> Ep
     starts = chosen.rows(reader)
     ends = starts + chosen.lengths - 1
     drawn = np.random.default_rng(0).integers(0, chosen.transitions, _PROBED_AT_RANDOM)
-    before = np.cumsum(chosen.lengths)
-    episode = np.searchsorted(before, drawn, side="right")
-    within = drawn - (before - chosen.lengths)[episode]
-    rows = [starts[:1], ends[-1:], ends[_spread(count, _PROBED_ENDS)], starts[episode] + within]
+    rows = [
+        starts[:1],
+        ends[-1:],
+        ends[_spread(count, _PROBED_ENDS)],
+        _rows_at(starts, chosen, drawn),
+    ]
     return read_transitions(reader, np.unique(np.concatenate(rows)))
+
+
+def _rows_at(
+    starts: NDArray[np.int64], chosen: EpisodeSelection, numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the parent's rows of transitions, by their numbers among all chosen ones."""
+    before = np.cumsum(chosen.lengths)
+    episode = np.searchsorted(before, numbers, side="right")
+    return starts[episode] + numbers - (before - chosen.lengths)[episode]
+
+
+def seconds_of_calls(reader: DatasetReader, plan: Plan) -> tuple[float, float]:
+    """Return the time of the recipe on all transitions, and the time of a core in it.
+
+    It is the shorter of two runs on the first group. Where Python is called for every row, samples
+    grow while they are cheap. A recipe that fails is not timed further; the task with that row says so.
+    """
+    found = plan.seconds, plan.seconds
+    try:
+        if not plan.recipe.per_row:
+            first, stop = plan.tasks[0].groups[:2].tolist()
+            sample = read_chunk(reader, plan.chosen[first:stop])
+            return min(_seconds_by(sample, plan), _seconds_by(sample, plan))
+        count, total = _TIMED_ROWS, plan.chosen.transitions
+        while count < total and found[0] * count < _TIMING_SECONDS * total:
+            rows = _rows_at(plan.chosen.rows(reader), plan.chosen, np.arange(count))
+            found = _seconds_by(read_transitions(reader, np.unique(rows)), plan)
+            count *= _TIMED_ROWS
+    except Exception:  # noqa: BLE001, S110 - raised again where its row has a number
+        pass
+    return found
+
+
+def _seconds_by(sample: EpisodeChunk, plan: Plan) -> tuple[float, float]:
+    begin, busy = time.perf_counter(), time.process_time()
+    plan.recipe.apply(sample)
+    took, busy = time.perf_counter() - begin, time.process_time() - busy
+    scale = plan.chosen.transitions / sample.batch.transitions
+    return took * scale, min(took, busy) * scale
 
 
 def _spread(count: int, wanted: int) -> NDArray[np.int64]:

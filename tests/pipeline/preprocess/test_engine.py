@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import WorkerDiedError
+from offline_data.base.errors import StepError, WorkerDiedError
 from offline_data.pipeline.jobs.executors import LocalProcesses
+from offline_data.pipeline.preprocess import engine
 from offline_data.pipeline.preprocess.job import RunOptions, Stage, recipe_of
+from offline_data.pipeline.preprocess.plan import Plan, seconds_of_calls
 from offline_data.store.layout import LayoutName
-from offline_data.store.reader import open_reader
+from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.preprocess import oracle, pairs, runs
@@ -546,3 +549,37 @@ def test_spaces_of_leaves_with_other_values_are_left_out(
     assert sorted(found["spaces"]) == kept
     left_out = sorted({*spaces} - {*kept})
     assert any("are left out" in note for note in found["notes"]) == bool(left_out)
+
+
+def test_calls_are_timed_where_processes_may_save_time(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[float, float]] = []
+
+    def timed(reader: DatasetReader, plan: Plan) -> tuple[float, float]:
+        found.append(seconds_of_calls(reader, plan))
+        return 0.0, 0.0
+
+    def slow(td: Any) -> Any:
+        time.sleep(0.001)
+        return td
+
+    def late(td: Any) -> Any:
+        if td["index"].item() == 200:
+            raise ValueError("of this row")
+        return slow(td)
+
+    monkeypatch.setattr(engine, "seconds_of_calls", timed)
+    parent = runs.write_plain(tmp_path / "toy", [50] * 8)
+    four = replace(settings, workers=4)
+    make(parent, [CLIP], tmp_path / "quick", four, chunksize=50)
+    assert not found  # whatever it finds, starting processes would take longer
+    monkeypatch.setattr(engine, "_START_SECONDS", {False: 0.0, True: 0.0})
+    options: dict[str, Any] = {"chunksize": 50, "vectorize": False}
+    make(parent, [slow], tmp_path / "slow", four, **options)
+    calls, processor = found.pop()
+    assert calls > 400 * 0.001
+    assert processor < calls  # it waits
+    with pytest.raises(StepError, match="of this row"):
+        make(parent, [late], tmp_path / "late", four, **options)
+    assert found.pop() > (0.0, 0.0)

@@ -24,6 +24,7 @@ import torch
 from offline_data.base.errors import FormatError, WorkerDiedError
 from offline_data.base.progress import SILENT
 from offline_data.pipeline.jobs.executors import (
+    Cost,
     Executor,
     GivenPool,
     InProcess,
@@ -100,20 +101,24 @@ def test_a_pool(pool: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "workers", "cost", "expected"),
+    ("workers", "cores", "cost", "expected"),
     [
-        (100.0, 1, 0.5, 1),  # one process saves nothing
-        (100.0, 8, 3.0, 8),
-        (4.0, 2, 1.9, 2),  # saves 2 s
-        (4.0, 2, 2.1, 1),
-        (4.0, 4, 2.9, 4),  # saves 3 s
-        (0.0, 4, 0.0, 1),
+        (1, 8, Cost(100.0, 100.0, 0.0, 0.5), 1),  # one process saves nothing
+        (8, 8, Cost(100.0, 100.0, 0.0, 3.0), 8),
+        (2, 2, Cost(4.0, 4.0, 0.0, 1.9), 2),  # saves 2 s
+        (2, 2, Cost(4.0, 4.0, 0.0, 2.1), 1),
+        (8, 1, Cost(100.0, 100.0, 0.0, 0.1), 1),  # of one core
+        (8, 1, Cost(100.0, 1.0, 0.0, 3.0), 8),  # that wait
+        (2, 2, Cost(10.0, 10.0, 10.0, 1.0), 1),  # beside threads that write as much
+        (2, 4, Cost(10.0, 10.0, 10.0, 1.0), 2),
+        (2, 2, Cost(90.0, 90.0, 10.0, 5.0), 2),
+        (4, 4, Cost(0.0, 0.0, 0.0, 0.0), 1),
     ],
 )
 def test_processes_that_save_less_than_they_cost(
-    seconds: float, workers: int, cost: float, expected: int
+    workers: int, cores: int, cost: Cost, expected: int
 ) -> None:
-    assert choose_workers(seconds, workers, cost) == expected
+    assert choose_workers(workers, cores, cost) == expected
 
 
 def test_torch_computes_with_as_many_threads_as_said_and_with_its_own_afterwards() -> None:
