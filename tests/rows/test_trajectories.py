@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.rows.samplers import SamplerWithoutReplacement
+from tests.same import assert_same
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -16,13 +15,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
 
 
 LENGTHS = [3, 1, 4, 2, 1]
-
-
-def same_leaves(found: Any, want: Any) -> None:
-    keys = set(found.keys(include_nested=True, leaves_only=True))
-    assert keys == set(want.keys(include_nested=True, leaves_only=True))
-    for key in keys:
-        np.testing.assert_array_equal(found[key].numpy(), want[key].numpy(), str(key))
 
 
 def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
@@ -36,7 +28,7 @@ def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
         assert (found[key][~found["mask"]] == -1).all()
         found[key].masked_fill_(~found["mask"], 0)
     assert torch.equal(found["index"], torch.arange(5)[:, None].expand(5, 4))
-    same_leaves(found.exclude("index").rename_key_("dataset_index", "index"), want)
+    assert_same(found.exclude("index").rename_key_("dataset_index", "index"), want)
 
 
 def test_samples_are_whole_episodes(compact: Path) -> None:

@@ -1,10 +1,15 @@
+"""TorchRL's dataset classes: their arguments and names, over datasets that lie here."""
+
 from __future__ import annotations
 
 import importlib
 import inspect
 import math
+import pickle
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +21,19 @@ from offline_data import (
     AtariDQNExperienceReplay,
     D4RLExperienceReplay,
     GenDGRLExperienceReplay,
+    LeRobotExperienceReplay,
     MinariExperienceReplay,
+    OpenXExperienceReplay,
 )
+from offline_data.base.config import Settings
 from offline_data.base.errors import UsageError
+from offline_data.base.ids import parse_id
+from offline_data.pipeline.ingest import Options, download
+from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.toys import lerobot as toys
 from tests.toys.minari import box, toy_episode, write_minari
+from tests.toys.servers import HubServer
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -28,7 +41,7 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     from torchrl.data.replay_buffers import storages
 
 
-LENGTHS = [3, 1, 4, 2]
+LENGTHS, OPENX = [3, 1, 4, 2], [3, 1, 4, 5]
 UNKNOWN = 9
 
 
@@ -38,7 +51,20 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, batch = tmp_path_factory.mktemp("root"), toy_batch(LENGTHS, text=True, unknown_final=[3])
     for source, name in (("minari", "D4RL/toy/human-v0"), ("d4rl", "toy-medium-v2")):
         write_toy(root / source / name / "r1", [batch], dataset=f"{source}:{name}@r1")
+    for name in ("toy", "toy/train[:2]"):
+        batch = toy_batch(OPENX, text=True)
+        write_toy(root / "openx" / name / "0.1.0", [batch], dataset=f"openx:{name}@0.1.0")
     return root
+
+
+@pytest.fixture(scope="module")
+def lerobot_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lerobot")
+    toys.write_lerobot(folder / "toy", "v3.0")
+    with HubServer({"me/toy": folder / "toy"}) as hub:
+        settings = Settings(folder / "root", hub_endpoint=hub.url, minari_path=folder)
+        download(parse_id("lerobot:me/toy"), settings, Options(), executor=InProcess())
+    return folder / "root"
 
 
 def minari(root: Path, **options: Any) -> MinariExperienceReplay:
@@ -47,6 +73,14 @@ def minari(root: Path, **options: Any) -> MinariExperienceReplay:
 
 def d4rl(root: Path, **options: Any) -> D4RLExperienceReplay:
     return D4RLExperienceReplay("toy-medium-v2", 4, root=root, download=False, **options)
+
+
+def lerobot(root: Path, **options: Any) -> Any:
+    return LeRobotExperienceReplay("me/toy", root=root, download=False, **options)
+
+
+def openx(root: Path, batch_size: int | None = None, **options: Any) -> Any:
+    return OpenXExperienceReplay("toy", batch_size, root=root, streaming=False, **options)
 
 
 ADDED = {"LeRobot": ["delta_timestamps"], "OpenX": ["split"]}
@@ -231,3 +265,106 @@ def test_minari_takes_what_lies_here_and_gives_specs(
     inside[ends] = False
     assert later[inside].equal(speed[1:][inside[:-1]])
     assert not later[~inside].any()
+
+
+def test_lerobots_names_and_values(lerobot_root: Path) -> None:
+    rows = lerobot(lerobot_root, batch_size=4)[:]
+    code = torch.tensor([1000.0 * e + t + 1 for e, n in enumerate(toys.LENGTHS) for t in range(n)])
+    assert rows["action"][:, 0].equal(-code)
+    assert rows["observation", "state"][:, 0].equal(code)
+    assert rows["frame"].tolist() == [t for n in toys.LENGTHS for t in range(n)]
+    assert rows["episode"].tolist() == [e for e, n in enumerate(toys.LENGTHS) for _ in range(n)]
+    assert rows["language_instruction"][0] == toys.TASKS[0]
+    image = rows["observation", "image", "cam"]
+    assert image[5].equal(torch.from_numpy(toys.toy_image(1, 0)))
+    later = rows["next", "observation", "image", "cam"]
+    assert later[0].equal(torch.from_numpy(toys.toy_image(0, 1)))
+    assert ("observation", "images") not in rows.keys(include_nested=True)
+
+
+def test_lerobots_slices_and_names_of_ones_own(lerobot_root: Path) -> None:
+    names = {
+        "task": "said",
+        "observation.state": ("observation", "proprio"),
+        "episode_index": "trajectory",
+    }
+    buffer = lerobot(lerobot_root, batch_size=6, slice_len=3, key_map=names)
+    for made in (buffer, pickle.loads(pickle.dumps(buffer))):  # noqa: S301 -- our own bytes
+        batch = made.sample()
+        episodes = batch["trajectory"].reshape(2, 3)
+        assert (episodes == episodes[:, :1]).all()
+        assert batch["said"][0] in toys.TASKS
+        state = batch["observation", "proprio"][:, 0]
+        assert batch["next", "observation", "proprio"].shape == (6, 3)
+        assert state.equal(-batch["action"][:, 0])
+
+
+def test_openx_slices(root: Path) -> None:
+    batch = openx(root, 8, num_slices=2).sample()
+    episodes = batch["episode"].reshape(2, 4)
+    assert (episodes == episodes[:, :1]).all()
+    assert batch["next", "truncated"].reshape(2, 4)[:, -1].all()
+    assert isinstance(batch["observation", "mission"][0], str)
+    assert len(openx(root, 12, slice_len=6, strict_length=False).sample()) < 12
+
+
+def test_an_epoch_of_slices_in_order(root: Path) -> None:
+    ds = openx(root, 3, slice_len=3, replacement=False, shuffle=False)
+    assert [int(batch["episode"][0]) for batch in ds] == [0, 2, 3]
+
+
+def test_without_a_batch_size_whole_episodes_come(root: Path) -> None:
+    batches = list(openx(root, shuffle=False))
+    assert [len(batch) for batch in batches] == OPENX
+    assert torch.cat([batch["index"] for batch in batches]).tolist() == list(range(13))
+    pairs = list(openx(root, num_slices=2))
+    assert sorted(int(e) for batch in pairs for e in batch["episode"].unique()) == [0, 1, 2, 3]
+    assert [batch["episode"].unique().numel() for batch in pairs] == [2, 2]
+    slices = list(openx(root, slice_len=3))
+    assert sorted(int(batch["episode"][0]) for batch in slices) == [0, 2, 3]
+    assert all(len(batch) == 3 for batch in slices)
+
+
+def test_openx_transitions(root: Path) -> None:
+    assert len(openx(root, 5).sample()) == 5
+    seen = [batch["index"] for batch in openx(root, 5, replacement=False)]
+    assert sorted(torch.cat(seen).tolist()) == list(range(13))
+    seen = [batch["index"] for batch in openx(root, 5, shuffle=False)]
+    assert torch.cat(seen).tolist() == list(range(13))
+
+
+def test_a_split_is_part_of_the_id(root: Path) -> None:
+    ds = openx(root, 5, split="train[:2]")
+    assert ds.manifest.id == "openx:toy/train[:2]@0.1.0"
+    assert (ds.dataset_id, ds.root) == ("toy", root)
+
+
+@pytest.mark.parametrize(
+    ("options", "streams"),
+    [
+        ({}, True),
+        ({"download": False}, True),
+        ({"download": True}, False),
+        ({"streaming": False}, False),
+    ],
+)
+def test_it_streams_where_torchrl_does(
+    root: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], streams: bool
+) -> None:
+    asked: list[Any] = []
+
+    def stream(*positional: Any, **named: Any) -> str:
+        asked.append((positional, named))
+        return "stream"
+
+    module = SimpleNamespace(StreamingDataset=stream)
+    monkeypatch.setitem(sys.modules, "offline_data.buffers.streaming", module)
+    found: Any = OpenXExperienceReplay("toy", 8, num_slices=2, root=root, **options)
+    if streams:
+        ((positional, named),) = asked
+        assert (found, positional) == ("stream", ("openx:toy",))
+        assert (named["batch_size"], named["num_slices"], named["root"]) == (8, 2, root)
+    else:
+        assert isinstance(found, OpenXExperienceReplay)
+        copy = pickle.loads(pickle.dumps(found))  # noqa: S301 -- our own bytes
+        assert len(copy.sample()) == 8

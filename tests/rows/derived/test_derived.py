@@ -119,18 +119,6 @@ def test_a_ring_that_wrapped(sets: Any, episode: Any, kind: Any) -> None:
     assert goals["observation", "desired_goal"][:, 0].tolist() == [2003, 1005]
 
 
-def test_a_view_of_a_dataset(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(3), episode(2), episode(3, "truncated", False)])
-    ds = BaseDatasetExperienceReplay(of.path, 4, derived=EVERYTHING)
-    view = ds.filter(lambda episodes: episodes["length"] == 3)
-    found = view[:]
-    assert found["dataset_index"].tolist() == [0, 1, 2, 5, 6, 7]
-    assert found["steps_to_next_obs"].tolist() == [2, 2, 1, 2, 1, 1]
-    assert found[STATE][:, 0, 0].tolist() == [1001, 1001, 1002, 3001, 3001, 3002]
-    goals = derive(view.storage, [0, 3, 5], [relabel("final", 1, seed=0)])
-    assert goals["observation", "desired_goal"][:, 0].tolist() == [1004, 3003, 7_000_002]
-
-
 def test_the_cache_goes_with_the_storage(sets: Any, episode: Any) -> None:
     of = sets.write([episode(2)])
     derive(of.storage, [0], [EVERYTHING[1]])
