@@ -30,6 +30,20 @@ def roots(of: Any, key: Any = STATE) -> Any:
     return np.stack([of.state(*place, key) for place in of.place]).astype(np.float64)
 
 
+def assert_scale(scale: Any, column: Any) -> None:
+    """The statistics of the state are those of these rows."""
+    found = scale.statistics["observation/state"]
+    assert found.count.tolist() == [len(column)] * 3
+    np.testing.assert_allclose(found.mean, column.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, column.std(0), rtol=1e-12)
+
+
+def assert_scaled(found: Any, stored: Any, column: Any) -> None:
+    """States are scaled by the statistics of a column."""
+    want = (stored - column.mean(0)) / (column.std(0) + 1e-3)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("eps", "by", "layout"),
     [(None, "std", "ted"), (0.5, "std", "compact"), (None, "quantile", "ted"), (0.5, "quantile", "compact")],
@@ -118,16 +132,13 @@ def test_statistics_in_the_open(sets: Any, episode: Any) -> None:
     scaled = normalize(["observation", "action"])
     assert scaled.statistics == {}
     assert scaled.fit(ds) is scaled
-    state, column = scaled.statistics["observation/state"], roots(of)
-    np.testing.assert_allclose(state.mean, column.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(state.std, column.std(0), rtol=1e-12)
-    assert state.count is not None
-    assert state.count.tolist() == [8] * 3
+    assert_scale(scaled, roots(of))
+    state = scaled.statistics["observation/state"]
     assert state.mean.dtype == torch.float64
     goals = {"observation/achieved_goal", "observation/desired_goal"}
     assert set(scaled.statistics) == {"observation/state", "action", *goals}
     view = normalize("observation").fit(ds.episodes_at([1]))
-    np.testing.assert_allclose(view.statistics["observation/state"].mean, column[5:].mean(0))
+    assert_scale(view, roots(of)[5:])
     again = normalize(["observation", "action"], scaled.statistics)
     assert again.statistics == scaled.statistics
     mean, _ = view.statistics["observation/state"]
@@ -171,22 +182,17 @@ def test_whatever_is_read_first_statistics_are_the_datasets(
     ds = BaseDatasetExperienceReplay(of.path, 4, derived=scale)
     parts = ds.split(train=0.5, val=0.5, seed=0)
     batch = (READS | SPAWNED)[first](ds, parts)
-    column = roots(of)
-    mean, std = column.mean(0), column.std(0)
     computed_here = first not in {"torch's forked workers", "an unread state"}
     assert ("observation/state" in repr(scale)) == computed_here
     saved = scale.state_dict()["statistics"]["observation/state"]
-    np.testing.assert_allclose(saved["mean"], mean, rtol=1e-12)
-    np.testing.assert_allclose(saved["std"], std, rtol=1e-12)
-    assert saved["count"].tolist() == [len(roots(of))] * 3
+    assert_scale(scale, roots(of))
     assert np.array2string(saved["mean"].numpy(), precision=6) in repr(scale)
     if batch is not None:
         batch = batch if batch.batch_dims else batch[None]
         rows = batch.get("dataset_index", batch["index"])
         for key, after in ((STATE, 0), (next_of(STATE), 1)):
             seen = [of.state(e, t + after) for e, t in (of.place[row] for row in rows.tolist())]
-            want = (np.stack(seen) - mean) / (std + 1e-3)
-            np.testing.assert_allclose(batch[key], want, rtol=1e-4, atol=1e-4)
+            assert_scaled(batch[key], np.stack(seen), roots(of))
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -198,10 +204,8 @@ def test_fit_replaces_the_statistics_of_the_dataset(sets: Any, episode: Any, rea
         ds.sample()
     assert scale.own
     scale.fit(ds.episodes_at([1]))
-    column = roots(of)[2:11]
-    np.testing.assert_allclose(scale.statistics["observation/state"].mean, column.mean(0))
-    want = (roots(of) - column.mean(0)) / (column.std(0) + 1e-3)
-    np.testing.assert_allclose(ds[:][STATE], want, rtol=1e-4, atol=1e-4)
+    assert_scale(scale, roots(of)[2:11])
+    assert_scaled(ds[:][STATE], roots(of), roots(of)[2:11])
     kept = scale.statistics
     for done in (scale, pickle.loads(pickle.dumps(scale))):  # noqa: S301
         assert not done.own
@@ -218,10 +222,7 @@ def test_joint_statistics(sets: Any, episode: Any) -> None:
     ways: list[Any] = [(*buffers, grown), (DatasetMixture(buffers[0], inner),)]
     ways += [(ReplayBufferEnsemble(*buffers, grown),), (buffers[0].storage, inner)]
     for data in ways:
-        found: Any = normalize("observation").fit(*data).statistics["observation/state"]
-        assert found.count.tolist() == [8 + 7 + 4] * 3
-        np.testing.assert_allclose(found.mean, column.mean(0), rtol=1e-12)
-        np.testing.assert_allclose(found.std, column.std(0), rtol=1e-12)
+        assert_scale(normalize("observation").fit(*data), column)
 
 
 def test_members_with_statistics_of_their_own(sets: Any, episode: Any) -> None:
@@ -267,11 +268,9 @@ def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Pat
         fresh.load_state_dict(found)
         assert not fresh.own  # a later fit changes nothing
         assert fresh.statistics == scaled.statistics
-        count: Any = fresh.statistics["observation/state"].count
-        assert count.tolist() == [5] * 3
+        assert_scale(fresh, roots(of))
         ds = BaseDatasetExperienceReplay(other.path, 4, derived=[fresh])
-        want = (roots(other) - roots(of).mean(0)) / (roots(of).std(0) + 1e-3)
-        np.testing.assert_allclose(ds[:][STATE], want, rtol=1e-4, atol=1e-4)
+        assert_scaled(ds[:][STATE], roots(other), roots(of))
     given = normalize(["action"], {"action": (1, 2)})
     given.load_state_dict(given.state_dict())
     assert given.statistics["action"].count is None
