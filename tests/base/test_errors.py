@@ -37,8 +37,9 @@ def test_the_hint_stands_below_a_traceback() -> None:
 
 def test_message_and_hint_survive_pickling() -> None:
     for kind in family(OfflineDataError):
-        back = pickle.loads(pickle.dumps(kind("what", hint="next")))  # noqa: S301
-        assert (type(back), back.message, back.hint, str(back)) == (kind, "what", "next", "what")
+        back = pickle.loads(pickle.dumps(kind("what", hint="use --force")))  # noqa: S301
+        assert (type(back), back.message, str(back)) == (kind, "what", "what")
+        assert (back.hint, back.shell_hint) == ("use force=True", "use --force")
 
 
 def test_long_words_are_shortened() -> None:

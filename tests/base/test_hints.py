@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -152,11 +151,6 @@ def test_every_call_in_a_hint_can_be_made() -> None:
         command = f"`offline-data {verb} X --root DIR" + " --force" * ("force" in parameters) + "`"
         assert in_python(command).startswith(f"`offline_data.{name}(X, root=DIR")
         assert "root" in parameters
-
-
-def test_both_forms_survive_pickling() -> None:
-    error = pickle.loads(pickle.dumps(UsageError("wrong", hint="use --force")))  # noqa: S301
-    assert (error.hint, error.shell_hint) == ("use force=True", "use --force")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from offline_data.episode.batch import EpisodeBatch
 from offline_data.episode.joining import join_episodes
 from offline_data.formats.options import TextOptions
 from offline_data.pipeline.ingest import Options, convert
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.robomimic import toy_demo, write_demos
 from tests.toys.text import write_tokenizer
 from tests.toys.vd4rl import write_vd4rl_npz
@@ -106,13 +107,13 @@ def _text(folder: Path, bad: set[int]) -> Path:
 
 @pytest.mark.parametrize("bad", [{0}, {3}, {0, 1, 2, 3}])
 @pytest.mark.parametrize("write", [_d3rlpy, _robomimic, _vd4rl, _arff, _text])
-def test_advice_of_sources(tmp_path: Path, settings: Settings, write: Any, bad: set[int]) -> None:
+def test_advice_of_sources(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, write: Any, bad: set[int]
+) -> None:
+    convert_here(monkeypatch)
     path = write(tmp_path, bad)
-    options, source = Options(), None
-    if write is _text:
-        options = Options(text=TextOptions(str(write_tokenizer(tmp_path))))
-    if write is _arff:
-        source = "openml"
+    text = TextOptions(str(write_tokenizer(tmp_path))) if write is _text else None
+    options, source = Options(text=text), "openml" if write is _arff else None
     with pytest.raises(FormatError) as caught:
         convert(path, "x", settings, options, source=source)
     assert (SKIP in (caught.value.shell_hint or "")) == (len(bad) == 1)

@@ -79,9 +79,8 @@ def test_a_pickled_column_and_a_joined_one(made: tuple[Path, Any], tmp_path: Pat
     some = pickle.loads(pickle.dumps(column[[18, 2, 18]]))  # noqa: S301 - our own
     np.testing.assert_array_equal(np.asarray(some), truth[[18, 2, 18]])
     other = film(tmp_path, 7, 6)
-    more = module.VideoColumn(
-        [other], np.array([[0, 5], [0, 1]], np.int32), ("video", "uint8", SHAPE)
-    )
+    pairs = np.array([[0, 5], [0, 1]], np.int32)
+    more = module.VideoColumn([other], pairs, ("video", "uint8", SHAPE))
     both = column[[1, 20]].joined_with([more, column[[2]]])
     expected = [truth[1], truth[20], decoded(other.path)[5], decoded(other.path)[1], truth[2]]
     np.testing.assert_array_equal(np.asarray(both), expected)
@@ -132,9 +131,6 @@ def refuse(*_: object) -> None:
     raise OSError(18, "Invalid cross-device link")
 
 
-# ---- files ---------------------------------------------------------------------------------------
-
-
 def test_files_are_links_where_that_is_possible(
     made: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,9 +179,6 @@ def test_joined_parts_have_each_file_once(tmp_path: Path, consume: bool) -> None
     np.testing.assert_array_equal(np.asarray(column_of(tmp_path / "joined")), truth)
     assert any(part.rglob("*.mp4") for part in parts)
     assert bool(list(tmp_path.glob("part*/**/*.mp4"))) != consume
-
-
-# ---- damage ----------------------------------------------------------------------------------------
 
 
 def _set_frames(folder: Path, row: int, pair: tuple[int, int]) -> None:

@@ -189,25 +189,19 @@ def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [ToyRaw(LENGTHS), ToyRaw(LENGTHS, seconds=0.02, threaded=True)], ids=["fast", "threaded"]
+    ("raw", "worth", "workers"),
+    [
+        (ToyRaw(LENGTHS), 60.0, 8),  # a busy machine may take long for parts of no work
+        (ToyRaw(LENGTHS, seconds=0.02, threaded=True), 0.3, 8),
+        (ToyRaw(LENGTHS), 0.0, 1),
+    ],
+    ids=["fast", "threaded", "one worker"],
 )
 def test_work_that_workers_cannot_shorten_starts_none(
-    monkeypatch: pytest.MonkeyPatch, raw: ToyRaw
+    monkeypatch: pytest.MonkeyPatch, raw: ToyRaw, worth: float, workers: int
 ) -> None:
-    def refuse(*_: object) -> None:
-        pytest.fail("a process was started")
-
-    monkeypatch.setattr(ParsedDataset, "read_in_processes", refuse)
-    seconds = 0.3 if raw.threaded else 60.0  # a busy machine may take long for parts of no work
-    monkeypatch.setattr(build, "_WORTH_WORKERS", seconds)
-    dataset = parsed(raw)
-    batches = list(read_parts(dataset, dataset.parts(1), 8))
-    assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
-
-
-def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.0)
     monkeypatch.setattr(ParsedDataset, "read_in_processes", lambda *_: pytest.fail("a process"))
-    dataset = parsed(ToyRaw(LENGTHS))
-    batches = list(read_parts(dataset, dataset.parts(1), 1))
+    monkeypatch.setattr(build, "_WORTH_WORKERS", worth)
+    dataset = parsed(raw)
+    batches = list(read_parts(dataset, dataset.parts(1), workers))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)

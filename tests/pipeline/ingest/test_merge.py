@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +30,6 @@ from tests.pictures import encoded_batch
 from tests.pipeline.preprocess.runs import rich_batch
 from tests.toys.stored import write_stored
 
-Change = Callable[[EpisodeBatch], EpisodeBatch]
-
 
 def write(
     root: Path, name: str, batch: EpisodeBatch, layout: LayoutName = "compact", **more: Any
@@ -41,14 +38,6 @@ def write(
     if more:
         (folder / MANIFEST).write_text(dump_manifest(replace(read_manifest(folder), **more)))
     return f"local:{name}"
-
-
-def steps(**columns: Any) -> Change:
-    keys: dict[Key, Any] = {tuple(name.split("__")): column for name, column in columns.items()}
-    return lambda batch: replace(
-        batch,
-        steps={**batch.steps, **{k: make(batch.transitions) for k, make in keys.items() if make}},
-    )
 
 
 def assert_holds(path: Path, parts: list[tuple[str, EpisodeBatch]], types: dict[Key, str]) -> None:
@@ -103,25 +92,18 @@ def test_notes_that_count_are_added_up(settings: Settings) -> None:
     assert not [note for note in notes[2:] if note.startswith(("In ", "y"))]
 
 
-def test_images_that_are_encoded(settings: Settings) -> None:
+@pytest.mark.parametrize("encoding", ["png", "video"])
+def test_images_stay_encoded(encoding: str, tmp_path: Path, settings: Settings) -> None:
     parts = [encoded_batch([2, 1]), encoded_batch([3])]
-    ids = [write(settings.root, name, batch) for name, batch in zip("ab", parts, strict=True)]
-    made = open_reader(offline_data.merge(*ids, name="both", settings=settings).path)
-    batch = made.episode_batch(0, 3)
-    for key, column in batch.observations.items():
-        wanted = np.concatenate([np.asarray(part.observations[key]) for part in parts])
-        np.testing.assert_array_equal(np.asarray(column), wanted)
-
-
-def test_videos_are_kept(tmp_path: Path, settings: Settings) -> None:
-    parts = [film_batch(tmp_path, first_episode=4 * n)[0] for n in range(2)]
-    ids = [write(settings.root, name, batch) for name, batch in zip("ab", parts, strict=True)]
+    if encoding == "video":
+        parts = [film_batch(tmp_path, first_episode=4 * n)[0] for n in range(2)]
+    ids = map(partial(write, settings.root), "ab", parts)
     made = open_reader(offline_data.merge(*ids, name="both", audit="all", settings=settings).path)
     assert verify(made.path) == ()
     for key, column in made.episode_batch(0, made.episode_count).observations.items():
         wanted = np.concatenate([np.asarray(part.observations[key]) for part in parts])
         np.testing.assert_array_equal(np.asarray(column), wanted)
-    assert "video" in {leaf.encoding for leaf in made.observation_leaves.values()}
+    assert encoding in {leaf.encoding for leaf in made.observation_leaves.values()}
 
 
 def test_common_leaves(settings: Settings) -> None:
@@ -137,13 +119,14 @@ def test_common_leaves(settings: Settings) -> None:
 
 def test_numbers_are_cast(settings: Settings) -> None:
     one, other = toy_batch([3, 1]), toy_batch([2])
-    counts: dict[Key, Any] = {("count",): np.array([1, -2, 3, 4], np.int8)}
-    one = replace(one, steps={**one.steps, **counts})
-    other = replace(
-        other,
-        steps={**other.steps, ("count",): np.array([200, 7], np.uint8), ("action",): other.steps["action",].astype(np.float64) + 1e-12},
-    )  # fmt: skip
-    a, b = write(settings.root, "a", one), write(settings.root, "b", other)
+    counts: list[dict[Key, Any]] = [
+        {("count",): np.array([1, -2, 3, 4], np.int8)},
+        {("count",): np.array([200, 7], np.uint8)},
+    ]
+    one = replace(one, steps={**one.steps, **counts[0]})
+    action = other.steps["action",].astype(np.float64) + 1e-12
+    other = replace(other, steps={**other.steps, **counts[1], ("action",): action})
+    a, b = map(partial(write, settings.root), "ab", (one, other))
     made = offline_data.merge(a, b, name="both", cast=True, settings=settings)
     kinds = {**types_of(one), ("count",): "int16", ("action",): "float64"}
     assert_holds(made.path, [("local:a@1", one), ("local:b@1", other)], kinds)

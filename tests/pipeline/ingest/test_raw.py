@@ -12,6 +12,7 @@ from offline_data.base.config import Settings
 from offline_data.base.ids import parse_id
 from offline_data.pipeline.ingest import Options, download, fetch_raw
 from offline_data.store.cache import plan_prune
+from tests.pipeline.ingest.test_shards import raw_files as raw
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.servers import FileServer
 
@@ -27,10 +28,6 @@ def online(settings: Settings, tmp_path: Path) -> Iterator[Settings]:
     files = {f"/hand_dapg_v1/{one.name}.hdf5": content for one in (PEN, DOOR)}
     with FileServer(files) as host:
         yield replace(settings, offline=False, mirrors=((HOST, f"{host.url}/"),))
-
-
-def raw(settings: Settings) -> list[Path]:
-    return [path for path in (settings.downloads / "sha256").rglob("*") if path.is_file()]
 
 
 def test_they_go(online: Settings) -> None:
