@@ -102,6 +102,7 @@ class Shuffled:
     def __init__(self, *, shards: bool = False) -> None:
         self.shards = shards
         self.ran: list[int] = []
+        self.passes = 0
 
     def run(
         self,
@@ -109,6 +110,7 @@ class Shuffled:
         tasks: Sequence[Any],
         progress: Progress,  # noqa: ARG002 - nobody dies
     ) -> Iterator[tuple[int, Any]]:
+        self.passes += 1
         packed = dumps(job)
         for number, task in sorted(enumerate(tasks), reverse=True):
             self.ran.append(task)

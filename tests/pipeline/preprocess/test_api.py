@@ -27,7 +27,6 @@ from torchrl.envs.transforms import (
 import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import UsageError
-from offline_data.pipeline.preprocess.functions import vectorize
 from offline_data.pipeline.preprocess.steps.columns import Clip
 from offline_data.rows.storage import DatasetStorage
 from offline_data.store.library import entry_at
@@ -125,36 +124,17 @@ def test_the_example_of_torchrl(folder: Path) -> None:
     write_toy(folder.parent / "goals", [batch])
     data = offline_data.open_dataset(folder.parent / "goals")
 
-    cat_tensors = CatTensors(
-        in_keys=[
-            ("observation", "observation"),
-            ("observation", "achieved_goal"),
-            ("observation", "desired_goal"),
-        ],
-        out_key="obs",
+    names = ("observation", "achieved_goal", "desired_goal")
+    t = Compose(
+        CatTensors(in_keys=[("observation", name) for name in names], out_key="obs"),
+        CatTensors(
+            in_keys=[("next", "observation", name) for name in names], out_key=("next", "obs")
+        ),
     )
-    cat_next_tensors = CatTensors(
-        in_keys=[
-            ("next", "observation", "observation"),
-            ("next", "observation", "achieved_goal"),
-            ("next", "observation", "desired_goal"),
-        ],
-        out_key=("next", "obs"),
-    )
-    t = Compose(cat_tensors, cat_next_tensors)
 
     def func(td: Any) -> Any:
-        td = td.select(
-            "action",
-            "episode",
-            ("next", "done"),
-            ("next", "observation"),
-            ("next", "reward"),
-            ("next", "terminated"),
-            ("next", "truncated"),
-            "observation",
-        )
-        return t(td)
+        flags = [("next", name) for name in ("done", "reward", "terminated", "truncated")]
+        return t(td.select("action", "episode", ("next", "observation"), *flags, "observation"))
 
     with TemporaryDirectory() as tmpdir:
         new_storage = data.preprocess(
@@ -219,9 +199,13 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def test_a_seed_says_which_random_numbers(ds: Any, tmp_path: Path) -> None:
-    def noisy(td: Any) -> Any:
-        td["next", "reward"] = td["next", "reward"] + torch.rand(1, dtype=torch.float64)
-        return td
+    """Of every row and every function."""
+
+    def first(td: Any) -> Any:
+        return td.set("first", torch.rand(2))
+
+    def second(td: Any) -> Any:
+        return td.set("second", torch.rand(2))
 
     ways: dict[str, dict[str, Any]] = {
         "none": {},
@@ -229,15 +213,15 @@ def test_a_seed_says_which_random_numbers(ds: Any, tmp_path: Path) -> None:
         "five": {"seed": 5},
         "generator": {"generator": torch.Generator().manual_seed(5), "chunksize": 4},
     }
-    state = torch.get_rng_state()
+    state, found = torch.get_rng_state(), {}
     for name, way in ways.items():
-        ds.preprocess(noisy, dest=tmp_path / name, engine=Shuffled(), **way)
+        ds.preprocess([first, second], dest=tmp_path / name, engine=Shuffled(), **way)
+        plain = Plain(tmp_path / name)
+        found[name] = np.stack([plain.leaf("steps", key) for key in ("first", "second")])
     assert torch.equal(torch.get_rng_state(), state)
-    found = {name: Plain(tmp_path / name).leaf("steps", "next", "reward") for name in ways}
     np.testing.assert_array_equal(found["none"], found["zero"])
     np.testing.assert_array_equal(found["five"], found["generator"])
-    assert (found["zero"] != found["five"]).all()
-    assert len(np.unique(found["five"] - found["zero"])) == sum(LENGTHS)
+    assert len(np.unique([found["five"], found["zero"]])) == 2 * 2 * 2 * sum(LENGTHS)
 
 
 def test_a_progress_of_ones_own_and_a_bar(
@@ -267,41 +251,10 @@ def test_importing_brings_no_torch() -> None:
     assert done.stdout == "[]\n"
 
 
-LONG = [20, 1, 15, 4]
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Any:
-    write_toy(tmp_path / "toy", [toy_batch(LONG, images=True, unknown_final=[2])])
-    return offline_data.open_dataset(tmp_path / "toy")
-
-
-def made(images: Any, fn: Any, **calling: Any) -> Any:
-    """Preprocess, and open what was written."""
-    place = images.data_path.parent / f"made-{len(list(images.data_path.parent.iterdir()))}"
-    images.preprocess(fn, dest=place, **calling)
-    return offline_data.open_dataset(place)
-
-
-def how(found: Any) -> dict[str, Any]:
-    """Return what the manifest says of the only step."""
-    (step,) = found.manifest.converter["options"]["recipe"]
-    return dict(step)
-
-
-def assert_same_as_loop(fn: Any, images: Any, found: Any) -> None:
-    """Compare with what the function gives for every row of the dataset, to the bit."""
-    rows, expected = found[:], [fn(images[i].clone()) for i in range(len(images))]
-    for i, one in enumerate(expected):
-        for key, value in one.items(include_nested=True, leaves_only=True):
-            if key not in {"index", "episode"}:
-                assert rows[i][key].dtype == value.dtype
-                assert torch.equal(rows[i][key], value), (i, key)
-    assert len(found) == len(images)
-
-
-def test_a_compose_of_torchrl(images: Any) -> None:
+def test_a_compose_of_torchrl(tmp_path: Path) -> None:
     """As TorchRL's documentation has it; the transforms see the roots they are told of."""
+    write_toy(tmp_path / "toy", [toy_batch([20, 1, 15, 4], images=True, unknown_final=[2])])
+    images = offline_data.open_dataset(tmp_path / "toy")
     fn = Compose(
         RewardScaling(loc=0.25, scale=0.5, in_keys=[("next", "reward")]),
         DoubleToFloat(in_keys=[("next", "reward")]),
@@ -314,39 +267,17 @@ def test_a_compose_of_torchrl(images: Any) -> None:
         CatTensors(in_keys=[("observation", "state"), "action"], out_key="seen", del_keys=False),
         ToTensorImage(in_keys=[("observation", "image"), ("next", "observation", "image")]),
     )
-    found = made(images, fn)
-    told = how(found)
+    images.preprocess(fn, dest=tmp_path / "out")
+    found = offline_data.open_dataset(tmp_path / "out")
+    (told,) = found.manifest.converter["options"]["recipe"]
     assert (told["name"], told["run"], told["unsteady"]) == ("Compose", "vectorised", "")
     assert told["two_copies"] == []
-    assert_same_as_loop(fn, images, found)
-
-
-def test_it_starts_over_where_a_late_row_asks_for_it(
-    images: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Leaves that are told apart in one row alone are stored twice in all of them."""
-    monkeypatch.setattr(vectorize, "BLOCK", 1)
-
-    def fn(td: Any) -> Any:
-        after = td["next", "observation", "state"]
-        code = td["next", "observation", "state"][0] == 3010  # no row that the step is tried on
-        td["next", "observation", "state"] = torch.where(code, after + 0.5, after)
-        return td
-
-    found = made(images, fn)
-    assert how(found)["two_copies"] == ["observation/state"]
-    assert found.manifest.two_copies == (("observation", "state"),)
-    assert any("observation/state: stored before and after" in x for x in found.manifest.notes)
-    assert_same_as_loop(fn, images, found)
-
-
-def test_a_function_of_a_file(images: Any, tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(
-        "import torch\ndef double(td):\n    return td.set('action', torch.add(td['action'], td['action']))\n"
-    )
-    found = made(images, f"fn:{tmp_path / 'torch.py'}:double")
-    assert how(found)["name"] == "double"
-    assert torch.equal(found[:]["action"], images[:]["action"] * 2)
+    rows = found[:]
+    for i in range(len(images)):
+        for key, value in fn(images[i].clone()).items(include_nested=True, leaves_only=True):
+            if key not in {"index", "episode"}:
+                assert rows[i][key].dtype == value.dtype
+                assert torch.equal(rows[i][key], value), (i, key)
 
 
 @pytest.fixture
@@ -383,14 +314,12 @@ def test_odd_tensors_are_their_values(toy: Any, tmp_path: Path, fn: Any) -> None
     assert torch.equal(made["z"], made["action"])
 
 
-BYTES = os.fsdecode(b"\xff\xfe")
-
-
 def test_a_destination_and_the_file_of_a_function(tmp_path: Path, settings: Settings) -> None:
     parent = write_plain(tmp_path / "toy")
-    folder = tmp_path / BYTES
+    name = os.fsdecode(b"\xff\xfe")
+    folder = tmp_path / name
     folder.mkdir()
     (folder / "scale.py").write_text("def scale(td):\n    return td\n")
-    found = make(parent, [f"fn:{folder / 'scale.py'}:scale"], folder / BYTES, settings)
-    assert found.path == folder / BYTES
+    found = make(parent, [f"fn:{folder / 'scale.py'}:scale"], folder / name, settings)
+    assert found.path == folder / name
     assert entry_at(found.path).manifest.counts["transitions"] > 0

@@ -401,6 +401,9 @@ def test_what_shows_late(
         over = [note for note in notes.notes if "starting over" in note]
         assert len(over) == again, notes.notes
         (step,) = found.manifest.converter["options"]["recipe"]
+        assert found.manifest.two_copies == ((("observation", "state"),) if again else ())
+        notes_of = [note for note in found.manifest.notes if "stored before and after" in note]
+        assert len(notes_of) == again
         by_rows = step.get("by_rows", {"rows": 0, "why": ""})
         assert (0 < by_rows["rows"] < 96) == (not again)
         why = "has another value for many rows at once, first seen near row 8"

@@ -6,13 +6,11 @@ import errno
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import (
@@ -21,7 +19,6 @@ from offline_data.base.errors import (
     IntegrityError,
     NoSpaceError,
 )
-from offline_data.base.progress import SILENT, Progress
 from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
 from offline_data.pipeline.preprocess.job import Stage
 from offline_data.pipeline.preprocess.plan import parent_reader
@@ -48,28 +45,6 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_plain(tmp_path / "toy")
 
 
-class Passes(Shuffled):
-    """Remembers how many tasks each first pass had, and the run itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tasks: list[int] = []
-
-    def run(
-        self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress = SILENT
-    ) -> Iterator[tuple[int, Any]]:
-        self.tasks.append(len(tasks))
-        return super().run(job, tasks, progress)
-
-
-def left_of(parent: Path, dest: Path, settings: Settings, stages: list[Stage], **more: Any) -> Any:
-    """Make a dataset; returns the parent's numbers of its episodes, and how often data were read."""
-    passes = Passes()
-    make(parent, stages, dest, settings, executor=passes, **more)
-    seeds = [int(one.extras["file",]) - 7000 for one in episodes_of(dest)]
-    return seeds, len(passes.tasks) - 1
-
-
 def test_first_passes_are_taken_where_they_are_needed(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,8 +63,10 @@ def test_first_passes_are_taken_where_they_are_needed(
             (["reward_scale:2", "filter:label == 'label 1'"], {}, [1, 4], 0),
         ]
     ):
-        dest = tmp_path / str(number)
-        assert left_of(rich, dest, settings, list(stages), **options) == (wanted, passes)
+        dest, executor = tmp_path / str(number), Shuffled()
+        make(rich, list(stages), dest, settings, executor=executor, **options)
+        assert [int(one.extras["file",]) - 7000 for one in episodes_of(dest)] == wanted
+        assert executor.passes == passes + 1
 
 
 def test_figures_are_of_what_is_left_and_as_it_is_then(tmp_path: Path, settings: Settings) -> None:
@@ -108,26 +85,6 @@ def test_figures_are_of_what_is_left_and_as_it_is_then(tmp_path: Path, settings:
 def test_a_finding_travels_between_processes() -> None:
     found = pickle.loads(pickle.dumps(Revision({"told": True}, "found late", 2)))  # noqa: S301
     assert (found.number, found.state, found.reason) == (2, {"told": True}, "found late")
-
-
-def test_two_functions_of_a_recipe_draw_different_numbers_the_same_every_time(
-    tmp_path: Path, settings: Settings
-) -> None:
-    def first(td: Any) -> Any:
-        return td.set("first", torch.rand(2))
-
-    def second(td: Any) -> Any:
-        return td.set("second", torch.rand(2))
-
-    parent, found = write_plain(tmp_path / "toy", [4, 3]), []
-    for number, seed in enumerate((3, 3, 4)):
-        dest = tmp_path / str(number)
-        make(parent, [first, second], dest, settings, seed=seed)
-        rows = [row for one in episodes_of(dest) for row in one.rows]
-        found.append(np.concatenate([[row["first",], row["second",]] for row in rows]))
-    assert len(np.unique(found[0])) == 28
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not np.isin(found[0], found[2]).any()
 
 
 def test_an_episode_cut_where_it_is_terminated_is_not_truncated(

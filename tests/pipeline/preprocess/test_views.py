@@ -14,11 +14,15 @@ from offline_data.base.errors import UsageError
 from offline_data.pipeline.preprocess import plan as planning
 from offline_data.store.layout import LayoutName
 from offline_data.store.reader import open_reader
-from tests.pipeline.preprocess.oracle import Episode, episodes_of
+from tests.pipeline.preprocess.oracle import (
+    DONE,
+    TERMINATED,
+    TRUNCATED,
+    Episode,
+    check,
+    episodes_of,
+)
 from tests.pipeline.preprocess.runs import InOrder, write_rich
-
-REWARD, DONE = ("next", "reward"), ("next", "done")
-TERMINATED, TRUNCATED = ("next", "terminated"), ("next", "truncated")
 
 Make = Callable[[Any], Any]
 
@@ -65,25 +69,6 @@ def expected(parent: Path, pieces: list[tuple[int, int, int]]) -> list[Episode]:
             row["action",] = row["action",] * 2
         out.append(Episode(number, rows, one.final or early, one.extras))
     return out
-
-
-def check(made: Path, wanted: list[Episode]) -> None:
-    found = episodes_of(made)
-    assert [len(one.rows) for one in found] == [len(one.rows) for one in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        assert one.final == other.final
-        assert one.extras["file",] == other.extras["file",]
-        for t, (row, expected_row) in enumerate(zip(one.rows, other.rows, strict=True)):
-            assert row.keys() - {("index",), ("episode",)} == expected_row.keys() - {
-                ("index",),
-                ("episode",),
-            }
-            for key, value in expected_row.items():
-                if key in {("index",), ("episode",)}:
-                    continue
-                if key[0] == "next" and t == len(one.rows) - 1 and not other.final:
-                    continue  # the observation after it is not known
-                assert row[key].tobytes() == value.tobytes(), (other.number, t, key)
 
 
 @pytest.fixture

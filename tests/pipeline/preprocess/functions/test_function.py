@@ -78,7 +78,7 @@ def swapped(td: Any) -> Any:
 def concatenated(td: Any) -> Any:
     for root in (td, td["next"]):
         seen = root["observation"]
-        root["obs"] = torch.cat([seen["position"], seen["velocity"].double().unsqueeze(-1)])
+        root["obs"] = torch.cat([seen["position"], seen["velocity"].double().unsqueeze(-1)], -1)
     return td.exclude("observation", ("next", "observation"))
 
 
@@ -321,20 +321,13 @@ def test_no_rows_at_all() -> None:
         steps=chunk.steps[:0],
     )
     for calling in ({}, {"vectorize": False}, {"batched": 3}):
-        step = ready(concatenated_block if "batched" in calling else concatenated, chunk, **calling)
+        step = ready(concatenated, chunk, **calling)
         found = step.apply(empty)
         assert found.batch.transitions == 0
         assert found.batch.observations["obs",].shape == (0, 3)
         assert found.batch.observations["obs",].dtype == np.float64
     with pytest.raises(StepError, match="There is no row to try the function on"):
         replace(ready(in_place, chunk), schema=None).settled(empty)
-
-
-def concatenated_block(td: Any) -> Any:
-    for root in (td, td["next"]):
-        seen = root["observation"]
-        root["obs"] = torch.cat([seen["position"], seen["velocity"].double().unsqueeze(-1)], -1)
-    return td.exclude("observation", ("next", "observation"))
 
 
 CHUNK = toy_chunk([4, 1, 5, 3], first_episode=1)
@@ -445,8 +438,8 @@ def told_apart(td: Any) -> Any:
 class TestFunctionsOfRows(StepContract):
     @pytest.fixture(
         params=[
-            (concatenated_block, RunOptions()),
-            (concatenated_block, RunOptions(batched=2)),
+            (concatenated, RunOptions()),
+            (concatenated, RunOptions(batched=2)),
             (doubled, RunOptions(on="observations", batched=3)),
             (noisy, RunOptions(seed=3)),
             (branching_twice, RunOptions()),
@@ -457,7 +450,7 @@ class TestFunctionsOfRows(StepContract):
 
 
 class TestFunctionsOfEpisodes(StepContract):
-    @pytest.fixture(params=[concatenated_block, noisy])
+    @pytest.fixture(params=[concatenated, noisy])
     def step(self, request: pytest.FixtureRequest) -> Step:
         options = RunOptions(by="episode", seed=5)
         return recipe_of([request.param], options).steps[0]
