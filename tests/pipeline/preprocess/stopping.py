@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,61 +11,62 @@ import pytest
 from offline_data.base.config import Settings
 from offline_data.pipeline.jobs.workdir import WorkDir
 from offline_data.pipeline.preprocess import plan as planning
+from offline_data.store.library import Stored
 from tests.pipeline.preprocess.oracle import digests
 from tests.pipeline.preprocess.runs import Shuffled, Stopping, make, small_groups, write_plain
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
 STAGES = ["clip:action,low=-8000", "normalize:observation.state"]
-
-
 OTHER = ["clip:action,low=-7000"]
+TASKS = 15
 
 
-LENGTHS = [4] * 30
+@dataclass(frozen=True)
+class Scene:
+    """A dataset of thirty episodes, which make fifteen tasks, and the folder that it lies in."""
 
+    folder: Path
+    settings: Settings
 
-GROUP_BYTES = 350
+    @classmethod
+    def of(cls, folder: Path, settings: Settings, patch: pytest.MonkeyPatch) -> Scene:
+        small_groups(patch, rows=1, width=350)
+        patch.setattr(planning, "TASK_BYTES", 350)
+        write_plain(folder / "toy", [4] * 2 * TASKS)
+        return cls(folder, settings)
 
+    @property
+    def parent(self) -> Path:
+        return self.folder / "toy"
 
-def write_parent(folder: Path, patch: pytest.MonkeyPatch) -> Path:
-    """Write thirty episodes, which make fifteen tasks."""
-    small_groups(patch, rows=1, width=GROUP_BYTES)
-    patch.setattr(planning, "TASK_BYTES", GROUP_BYTES)
-    return write_plain(folder / "toy", LENGTHS)
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
 
+    @property
+    def work(self) -> WorkDir:
+        return WorkDir(self.folder / ".out.preprocess")
 
-def whole(folder: Path) -> dict[str, str]:
-    """Return the digests of what a run makes that is not stopped."""
-    settings = Settings(folder / "root", offline=True, workers=1, minari_path=folder)
-    with pytest.MonkeyPatch.context() as patch:
-        parent = write_parent(folder, patch)
-        make(parent, STAGES, folder / "out", settings, executor=Shuffled())
-    return digests(folder / "out")
+    def make(self, stages: Any = STAGES, dest: str = "out", **options: Any) -> Stored:
+        return make(self.parent, stages, self.folder / dest, self.settings, **options)
 
+    def whole(self, stages: Any = STAGES, **options: Any) -> dict[str, str]:
+        """Return the digests of what a run makes that is not stopped."""
+        return digests(self.make(stages, "whole/out", executor=Shuffled(), **options).path)
 
-def work_of(tmp_path: Path) -> WorkDir:
-    return WorkDir(tmp_path / ".out.preprocess")
+    def stop(self, after: int = 5, *, shards: bool = False) -> list[int]:
+        """Leave a run behind that was interrupted after so many tasks, not counting its first pass.
 
+        Returns these tasks.
+        """
+        executor = Stopping(TASKS + after, shards=shards)
+        with pytest.raises(KeyboardInterrupt):
+            self.make(executor=executor)
+        assert len(self.work.numbers()) == after
+        return executor.ran[-after:]
 
-def stopped(
-    parent: Path, tmp_path: Path, settings: Settings, after: int = 5, *, shards: bool = False
-) -> Stopping:
-    """Leave a run behind that was interrupted after so many tasks, its first pass not counted."""
-    measures = 15
-    executor = Stopping(measures + after, shards=shards)
-    with pytest.raises(KeyboardInterrupt):
-        make(parent, STAGES, tmp_path / "out", settings, executor=executor)
-    assert len(work_of(tmp_path).numbers()) == after
-    return executor
-
-
-def goes_on(
-    parent: Path, tmp_path: Path, settings: Settings, *, shards: bool = False, **more: Any
-) -> list[int]:
-    """Go on; returns the tasks that were run."""
-    executor = Shuffled(shards=shards)
-    make(parent, STAGES, tmp_path / "out", settings, executor=executor, resume=True, **more)
-    assert not work_of(tmp_path).path.exists()
-    return sorted(executor.ran)
+    def go_on(self, *, shards: bool = False, **more: Any) -> list[int]:
+        """Go on; returns the tasks that were run."""
+        executor = Shuffled(shards=shards)
+        self.make(executor=executor, resume=True, **more)
+        assert not self.work.path.exists()
+        return executor.ran

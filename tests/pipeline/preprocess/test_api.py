@@ -26,7 +26,6 @@ from torchrl.envs.transforms import (
 
 import offline_data
 from offline_data.base.config import Settings
-from offline_data.base.errors import UsageError
 from offline_data.pipeline.preprocess.steps.columns import Clip
 from offline_data.rows.storage import DatasetStorage
 from offline_data.store.library import entry_at
@@ -165,12 +164,6 @@ def test_names_under_the_root(ds: Any, folder: Path, home: Path) -> None:
     found = offline_data.load_dataset("local:thirds")
     assert found.data_path.parent == home / "local" / "thirds"
     check(found.data_path, mapped(episodes_of(folder), plain_thirds))
-    with pytest.raises(UsageError, match="was made by another recipe"):
-        ds.preprocess([thirds, thirds], name="thirds")
-    ds.preprocess([thirds, thirds], name="thirds", force=True)
-    (path,) = [one for one in (home / "local" / "thirds").iterdir() if one.name[0] != "."]
-    twice = mapped(mapped(episodes_of(folder), plain_thirds), plain_thirds)
-    check(path, twice)
 
 
 def test_stages_of_all_kinds(ds: Any, folder: Path, tmp_path: Path) -> None:

@@ -54,17 +54,16 @@ def test_first_passes_are_taken_where_they_are_needed(
     returns = [sum(float(r["next", "reward"][0]) for r in one.rows) for one in episodes_of(rich)]
     small = [number for number, total in enumerate(returns) if -total > -800]
     assert 0 < len(small) < len(LENGTHS)
-    for number, (stages, options, wanted, passes) in enumerate(
-        [
-            (["filter:length > 1", "subsample:every=2"], {}, long[::2], 0),
-            (["filter:length > 1", "filter:number >= 4"], {}, [n for n in long if n >= 4], 0),
-            (["reward_scale:-1", "filter:return > -800"], {}, small, 1),
-            (["filter:length == 1"], {"num_frames": 9}, [1, 3], 1),
-            (["reward_scale:2", "filter:label == 'label 1'"], {}, [1, 4], 0),
-        ]
-    ):
+    cases: list[tuple[list[Stage], dict[str, Any], list[int], int]] = [
+        (["filter:length > 1", "subsample:every=2"], {}, long[::2], 0),
+        (["filter:length > 1", "filter:number >= 4"], {}, [n for n in long if n >= 4], 0),
+        (["reward_scale:-1", "filter:return > -800"], {}, small, 1),
+        (["filter:length == 1"], {"num_frames": 9}, [1, 3], 1),
+        (["reward_scale:2", "filter:label == 'label 1'"], {}, [1, 4], 0),
+    ]
+    for number, (stages, options, wanted, passes) in enumerate(cases):
         dest, executor = tmp_path / str(number), Shuffled()
-        make(rich, list(stages), dest, settings, executor=executor, **options)
+        make(rich, stages, dest, settings, executor=executor, **options)
         assert [int(one.extras["file",]) - 7000 for one in episodes_of(dest)] == wanted
         assert executor.passes == passes + 1
 

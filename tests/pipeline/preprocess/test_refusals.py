@@ -26,8 +26,9 @@ from offline_data.pipeline.preprocess.worker import plan_job, run_share
 from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.library import entry_at
 from offline_data.testing.chunks import toy_chunk
+from tests.pipeline.preprocess import stopping
 from tests.pipeline.preprocess.runs import LENGTHS, Shuffled, make, small_groups, write_plain
-from tests.pipeline.preprocess.stopping import OTHER, STAGES, stopped, write_parent
+from tests.pipeline.preprocess.stopping import OTHER, STAGES
 from tests.refusals import Refusals
 
 REFUSALS = Refusals(Path(__file__).with_name("refusals.json"))
@@ -120,8 +121,7 @@ class Scene:
     @classmethod
     def of(cls, folder: Path, patch: pytest.MonkeyPatch) -> Scene:
         settings = Settings(folder / "root", offline=True, workers=1, minari_path=folder)
-        write_parent(folder / "stopped", patch)
-        stopped(folder / "stopped" / "toy", folder / "stopped", settings)
+        stopping.Scene.of(folder / "stopped", settings, patch).stop()
         small_groups(patch, rows=4, width=45)
         for place, lengths in (("toy", LENGTHS), ("even", [4] * 4), ("root/local/mine/1", [2])):
             write_plain(folder / place, lengths)

@@ -28,71 +28,45 @@ from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.preprocess.oracle import digests
 from tests.pipeline.preprocess.runs import Notes, Shuffled, Stopping, make, write_plain
-from tests.pipeline.preprocess.stopping import (
-    OTHER,
-    STAGES,
-    goes_on,
-    stopped,
-    whole,
-    work_of,
-    write_parent,
-)
+from tests.pipeline.preprocess.stopping import OTHER, TASKS, Scene
 from tests.syncs import Syncs, files_in
 
 
 @pytest.fixture
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return write_parent(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return whole(tmp_path_factory.mktemp("whole"))
+def scene(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene.of(tmp_path, settings, monkeypatch)
 
 
 @pytest.mark.parametrize(("shards", "more"), [(False, {"num_chunks": 1}), (True, {})])
-def test_going_on(
-    parent: Path,
-    wanted: dict[str, str],
-    tmp_path: Path,
-    settings: Settings,
-    shards: bool,
-    more: dict[str, Any],
-) -> None:
-    before = stopped(parent, tmp_path, settings, shards=shards)
-    done = before.ran[-5:]
-    assert not (tmp_path / "out").exists()
-    ran = goes_on(parent, tmp_path, settings, shards=shards, **more)
-    assert sorted([*ran, *done]) == list(range(15))
-    assert digests(tmp_path / "out") == wanted
-    assert verify(tmp_path / "out") == ()
+def test_going_on(scene: Scene, shards: bool, more: dict[str, Any]) -> None:
+    done = scene.stop(shards=shards)
+    assert not scene.out.exists()
+    assert sorted([*scene.go_on(shards=shards, **more), *done]) == list(range(TASKS))
+    assert digests(scene.out) == scene.whole()
+    assert verify(scene.out) == ()
 
 
-def test_a_stopped_run_that_is_started_over(
-    parent: Path, wanted: dict[str, str], tmp_path: Path, settings: Settings
-) -> None:
-    stopped(parent, tmp_path, settings)
+def test_a_stopped_run_that_is_started_over(scene: Scene) -> None:
+    scene.stop()
     executor = Shuffled()
-    make(parent, STAGES, tmp_path / "out", settings, executor=executor, force=True)
-    assert sorted(executor.ran) == sorted([*range(15), *range(15)])
-    assert digests(tmp_path / "out") == wanted
+    scene.make(executor=executor, force=True)
+    assert sorted(executor.ran) == sorted([*range(TASKS), *range(TASKS)])
+    assert digests(scene.out) == scene.whole()
 
 
-def test_another_recipe_begins_anew(parent: Path, tmp_path: Path, settings: Settings) -> None:
-    stopped(parent, tmp_path, settings)
-    make(parent, OTHER, tmp_path / "clean" / "out", settings)
-    make(parent, OTHER, tmp_path / "out", settings)
-    assert digests(tmp_path / "out") == digests(tmp_path / "clean" / "out")
+def test_another_recipe_begins_anew(scene: Scene) -> None:
+    scene.stop()
+    scene.make(OTHER)
+    assert digests(scene.out) == scene.whole(OTHER)
 
 
-def test_other_data_under_the_same_path(parent: Path, tmp_path: Path, settings: Settings) -> None:
-    stopped(parent, tmp_path, settings)
-    shutil.rmtree(parent)
-    write_plain(parent, [4] * 29 + [5])
+def test_other_data_under_the_same_path(scene: Scene) -> None:
+    scene.stop()
+    shutil.rmtree(scene.parent)
+    write_plain(scene.parent, [4] * 29 + [5])
     with pytest.raises(UsageError, match="or of other data"):
-        make(parent, STAGES, tmp_path / "out", settings, resume=True)
-    found = make(parent, STAGES, tmp_path / "out", settings)
-    assert found.manifest.counts["transitions"] == 121
+        scene.make(resume=True)
+    assert scene.make().manifest.counts["transitions"] == 121
 
 
 @dataclass(frozen=True)
@@ -125,39 +99,39 @@ class Doubling(Step):
 
 @pytest.mark.parametrize("shards", [False, True])
 def test_finished_tasks_are_kept_when_a_step_fails_and_when_it_is_revised(
-    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, shards: bool
 ) -> None:
-    step, notes = Doubling(tmp_path / "trap"), Notes()
+    step, notes = Doubling(scene.folder / "trap"), Notes()
     with monkeypatch.context() as patch:
         syncs = Syncs(patch)
-        make(parent, [step], tmp_path / "whole" / "out", settings, executor=Shuffled(shards=shards))
-    assert syncs.lacks(files_in(tmp_path / "whole" / "out")) == []
+        whole = scene.make([step], "whole/out", executor=Shuffled(shards=shards)).path
+    assert syncs.lacks(files_in(whole)) == []
     step.trap.touch()
     in_order = InProcess()
     in_order.shards = shards
     with pytest.raises(StepError, match="row 80"):
-        make(parent, [step], tmp_path / "out", settings, executor=in_order, progress=notes)
+        scene.make([step], executor=in_order, progress=notes)
     assert notes.notes == ["10 finished tasks are kept: add --resume to continue"]
     step.trap.unlink()
     found = Shuffled(shards=shards)
-    make(parent, [step], tmp_path / "out", settings, executor=found, resume=True, progress=notes)
+    scene.make([step], executor=found, resume=True, progress=notes)
     assert notes.notes[1:] == [
         "resuming: 10 of 15 tasks done",
         "starting over: the last episode is different",
     ]
     assert sorted(found.ran) == sorted([14, *range(15)])
-    assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
+    assert digests(scene.out) == digests(whole)
 
 
 def test_a_plan_that_is_refused_says_what_to_do(
-    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped(parent, tmp_path, settings)
+    scene.stop()
     monkeypatch.setattr("offline_data.pipeline.preprocess.plan.__version__", "99")
     with pytest.raises(ManifestError, match="made it, not 99") as caught:
-        make(parent, STAGES, tmp_path / "out", settings, resume=True)
+        scene.make(resume=True)
     assert caught.value.shell_hint == "use --force to start over"
-    make(parent, STAGES, tmp_path / "out", settings, force=True)
+    scene.make(force=True)
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -195,18 +169,16 @@ def test_a_disk_that_is_hardly_larger_than_the_dataset(
 
 @pytest.mark.parametrize("shards", [False, True])
 def test_a_disk_that_is_too_small(
-    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, shards: bool
 ) -> None:
     usage = type("Usage", (), {"free": (1 << 20) + 1000})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(NoSpaceError, match=r"has 1\.0 MiB free"):
-        make(parent, STAGES, tmp_path / "out", settings, executor=Shuffled(shards=shards))
-    assert not work_of(tmp_path).path.exists()
+        scene.make(executor=Shuffled(shards=shards))
+    assert not scene.work.path.exists()
 
 
-def test_room_that_cannot_be_taken(
-    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_that_cannot_be_taken(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [0]
 
     def full(*_: int) -> None:
@@ -216,8 +188,8 @@ def test_room_that_cannot_be_taken(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NoSpaceError):
-        make(parent, STAGES, tmp_path / "out", settings)
-    assert not [path for path in work_of(tmp_path).path.rglob("*") if path.is_file()]
+        scene.make()
+    assert not [path for path in scene.work.path.rglob("*") if path.is_file()]
 
 
 # Between the opening of a file and the block that closes it, an interrupt leaves that to Python.
