@@ -12,8 +12,7 @@ from offline_data.base.config import Settings, check_mirror, resolve_settings
 from offline_data.base.decode import decode
 from offline_data.base.ids import DatasetId, parse_id
 from offline_data.base.json import count_of, parse_json, read_json
-from tests.base.test_decode import Described
-from tests.base.test_json import nested
+from tests.base.test_decode import Described, nested
 from tests.refusals import Refusals
 
 REFUSALS = Refusals(Path(__file__).with_name("refusals.json"))

@@ -1,20 +1,25 @@
-"""`verify`: a manifest that was changed, or that does not fit its rows, is named."""
+"""What was changed, or does not fit its rows, is named; a stranger's directory is read or refused."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from offline_data.base.errors import IntegrityError
+from offline_data.base.errors import IntegrityError, OfflineDataError
 from offline_data.store.layout import MANIFEST, LayoutName
+from offline_data.store.library import survey
 from offline_data.store.manifest import dump_manifest, read_manifest
+from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.pictures import restate
+from tests.fuzz.manifest_variants import variants
+from tests.pictures import encoded_batch, restate
 from tests.store.conftest import edit_manifest
 
 
@@ -103,3 +108,32 @@ def test_what_describes_the_files_is_compared(folder: Path) -> None:
     (folder / "text.json").write_text("[]")
     restate(folder)
     assert verify(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "cases"), [("compact", 40), ("ted", 40), ("encoded", 25)])
+def test_every_variant_is_read_or_refused(kind: str, cases: int, tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "root" / "d"
+    if kind == "encoded":
+        write_toy(whole, [encoded_batch()])
+    else:
+        batch = toy_batch([3, 1, 4], text=True, images=True, unknown_final=(1,))
+        write_toy(whole, [batch], layout="ted" if kind == "ted" else "compact")
+
+    def read() -> None:
+        reader = open_reader(folder)
+        for values in reader.transitions_at(np.arange(reader.transitions)).values():
+            np.asarray(values)
+        reader.episode_batch(0, reader.episode_count)
+
+    for name, mutate in itertools.islice(variants(np.random.default_rng(1)), cases):
+        shutil.copytree(whole, folder)
+        mutate(folder)
+        for act in (lambda: survey(tmp_path / "root"), read, lambda: verify(folder)):
+            try:
+                act()
+            except OfflineDataError:
+                pass
+            except BaseException as error:
+                raise AssertionError(name) from error
+        shutil.rmtree(tmp_path / "root")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,17 @@ from offline_data.base.errors import (
 from offline_data.base.ids import parse_id
 from offline_data.base.progress import SilentProgress
 from offline_data.pipeline.ingest import Options, Stored, convert, download
+from offline_data.pipeline.ingest.shards import ConvertShard
 from offline_data.pipeline.jobs.executors import InProcess, LocalProcesses
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
+from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.toy import toy_batch
+from tests.pipeline.ingest.here import convert_here
 from tests.toys.servers import FileServer
 from tests.toys.sharded import (
+    ShardToy,
     served,
     shard_file,
     toy_length,
@@ -280,3 +285,90 @@ def test_a_shard_lists_itself_in_a_process_of_its_own(
     stored = download(parse_id("shardtoy:sharded-2x2"), replace(settings, workers=1), Options())
     check(stored, range(4))
     assert "tests.toys.sharded" in sys.modules
+
+
+class TestShardToy(SourceContract):
+    @pytest.fixture
+    def case(self, tmp_path: Path) -> SourceCase:
+        source, name = ShardToy(), "sharded-6x3"
+        release = source.resolve(name, None, Settings(tmp_path))
+        return SourceCase(source, release, write_toy_shards(tmp_path / "raw", name))
+
+
+class TestUnknownCounts(TestShardToy):
+    @pytest.fixture
+    def case(self, tmp_path: Path) -> SourceCase:
+        source, name = ShardToy(), "sharded-3x3-unknown"
+        release = source.resolve(name, None, Settings(tmp_path))
+        return SourceCase(source, release, write_toy_shards(tmp_path / "raw", name))
+
+
+NAME = "sharded-4x2"
+
+
+class Looking(InProcess):
+    """Counts the raw files after each task."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings, self.counts = settings, list[int]()
+
+    def run(self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Any) -> Iterator[Any]:
+        for number, answer in super().run(job, tasks, progress):
+            self.counts.append(len(raw_files(self.settings)))
+            yield number, answer
+
+
+@pytest.mark.parametrize(("keep_raw", "counts"), [(False, [1, 1, 1, 1]), (True, [2, 3, 4, 5])])
+def test_a_shards_files_go_with_it(
+    settings: Settings, server: FileServer, keep_raw: bool, counts: list[int]
+) -> None:
+    looking = Looking(settings)
+    check(get(NAME, settings, server, looking, keep_raw=keep_raw), range(8))
+    assert looking.counts == counts  # one is what opening needs
+    assert bool(raw_files(settings)) == keep_raw
+
+
+def test_a_file_of_several_shards_is_fetched_once_and_goes_with_the_last(
+    settings: Settings, server: FileServer
+) -> None:
+    looking, name = Looking(settings), f"{NAME}-overlap"
+    check(get(name, settings, server, looking), range(8))
+    asked = Counter(request.path for request in server.requests)
+    assert looking.counts == [2, 2, 2, 1]
+    assert set(asked.values()) == {1}
+
+
+def test_what_a_kill_left_of_a_finished_shard_goes_first(
+    settings: Settings, server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConvertShard, "free", die)
+        with pytest.raises(KeyboardInterrupt):
+            get(NAME, settings, server, InProcess())
+    assert len(raw_files(settings)) == 2
+    looking = Looking(settings)
+    get(NAME, settings, server, looking)
+    assert looking.counts == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("processes")
+def test_no_more_shards_at_once_than_half_of_the_free_disk_has_room_for(
+    settings: Settings, server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_here(monkeypatch)
+    server.files.update(served(NAME))
+    workers: list[int] = []
+
+    def local(count: int) -> InProcess:
+        workers.append(count)
+        return InProcess()
+
+    largest = max(len(content) for path, content in served(NAME).items() if "shard" in path)
+    monkeypatch.setattr("offline_data.pipeline.ingest.shards.LocalProcesses", local)
+    monkeypatch.setattr("offline_data.pipeline.ingest.shards.free_bytes", lambda _: 2 * 3 * largest)
+    download(parse_id(f"shardtoy:{NAME}"), replace(settings, workers=8), Options())
+    assert workers == [3]
