@@ -31,6 +31,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> 
                 "zeros": np.zeros_like(good),
                 "shift": np.roll(good, 1, axis=0),
                 "one": np.concatenate([good[:-1], good[-1:] + 1]),
+                "middle": np.concatenate([good[:17], good[17:18] + 1, good[18:]]),
             }[kind]
             rows[key] = bad.__getitem__
         return rows
@@ -39,7 +40,10 @@ def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["zeros", "shift", "one"])
+@pytest.mark.parametrize(
+    ("kind", "share"),
+    [("zeros", 0.01), ("shift", 0.01), ("one", 0.01), ("one", "auto"), ("middle", "auto")],
+)
 @pytest.mark.parametrize(
     ("table", "key"),
     [
@@ -52,13 +56,33 @@ def test_a_wrong_value_on_disk_refuses_to_publish(
     tmp_path: Path,
     layout: LayoutName,
     kind: str,
+    share: Any,
     table: str,
     key: Key,
 ) -> None:
     broken(monkeypatch, table, key, kind)
     with pytest.raises(AuditError, match="/".join(key)):
-        write_toy(tmp_path / "d", [toy_batch([30, 20, 1])], layout=layout, audit=0.01)
+        write_toy(tmp_path / "d", [toy_batch([30, 20, 1])], layout=layout, audit=share)
     assert not (tmp_path / "d" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("more", [{}, {"text": True}, {"images": True}, {"layout": "ted"}])
+def test_rows_are_gathered_where_their_bits_cannot_be_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    gathered: list[int] = []
+    check = audit._check_rows
+
+    def counted(*args: Any) -> None:
+        gathered.append(len(args[2]))
+        check(*args)
+
+    monkeypatch.setattr(audit, "_check_rows", counted)
+    layout, text = more.get("layout", "compact"), more.get("text", False)
+    made = toy_batch([300, 200], text=text, images=more.get("images", False))
+    manifest = write_toy(tmp_path / "d", [made], layout=layout, audit="all")
+    assert manifest.audit["rows"] == 500
+    assert (sum(gathered) < 20) == (layout == "compact" and not text)
 
 
 def test_a_wrong_episode_table_refuses_to_publish(
