@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import offline_data
 from tests.rows.conftest import (
@@ -90,3 +92,22 @@ def assert_goes_on(
         following = [epochs[0][number:], *epochs[1:]] if number <= len(epochs[0]) else epochs[1:]
         assert [read(other) for _ in following] == following
     return whole, other
+
+
+def in_processes(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Call a function with a rank in forked processes; return what they returned."""
+    context = multiprocessing.get_context("fork")
+    answers: Any = context.Queue()
+
+    def answer(rank: int) -> None:
+        torch.set_num_threads(1)
+        answers.put((rank, work(rank)))
+
+    started = [context.Process(target=answer, args=(rank,)) for rank in range(count)]
+    for one in started:
+        one.start()
+    found = dict(answers.get(timeout=120) for _ in started)
+    for one in started:
+        one.join()
+        assert one.exitcode == 0
+    return [found[rank] for rank in range(count)]

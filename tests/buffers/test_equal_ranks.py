@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from offline_data.rows.derived import action_chunk, n_step, return_to_go
 from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.toys.sharded import write_toy_shards
 
-from .conftest import assert_goes_on
+from .conftest import assert_goes_on, in_processes
 
 __all__ = ["conversions_start_no_process"]  # a fixture
 
@@ -165,8 +165,7 @@ def test_ranks_without_rows(stream: Any) -> None:
         assert list(empty) == []
 
 
-def train_in_rank(rank: int, store: str, one: StreamingDataset, found: Any) -> None:
-    torch.set_num_threads(1)
+def train_in_rank(store: str, one: StreamingDataset, rank: int) -> int:
     limit = timedelta(seconds=30)
     distributed.init_process_group("gloo", store, timeout=limit, rank=rank, world_size=2)
     model, steps = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1)), 0
@@ -174,22 +173,14 @@ def train_in_rank(rank: int, store: str, one: StreamingDataset, found: Any) -> N
         for batch in one:
             model(batch["action"]).square().mean().backward()
             steps += 1
-    found.put(steps)
     distributed.barrier()
     distributed.destroy_process_group()
+    return steps
 
 
 @pytest.mark.parametrize("options", [{}, {"name": f"{NAME}-unknown", "batches_per_epoch": 7}])
 def test_two_ranks_of_ddp_end_together(stream: Any, tmp_path: Path, options: Any) -> None:
-    context = multiprocessing.get_context("fork")
-    found: Any = context.Queue()
     one = stream(batch_size=2, **options)
-    arguments = f"file://{tmp_path / 'store'}", one, found
-    ranks = [context.Process(target=train_in_rank, args=(rank, *arguments)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    first, second = (found.get(timeout=60) for _ in ranks)
-    for process in ranks:
-        process.join()
-        assert process.exitcode == 0
+    work = partial(train_in_rank, f"file://{tmp_path / 'store'}", one)
+    first, second = in_processes(2, work)
     assert first == second >= 14

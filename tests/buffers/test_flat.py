@@ -14,14 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.base.errors import UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.torchrl.ted_flat import Flat2TED, TED2Flat
+from tests.refusals import Refusals
 from tests.same import assert_same
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
+
+REFUSALS = Refusals(Path(__file__).with_name("flat.json"))
 
 
 def ted(lengths: Sequence[int], first: int = 1) -> TensorDict:
@@ -82,31 +84,9 @@ def test_any_ring(lengths: list[int], cursor: int, is_full: bool) -> None:
 def test_rows_behind_the_cursor_need_not_fit() -> None:
     data = ted([3, 2, 4])
     data["next", "observation", "state"][5:] = 7
-    hook = TED2Flat()
-    hook.shift, hook.is_full = 5, False
-    back = Flat2TED()(hook(data))
+    back = Flat2TED()(flatten(TED2Flat, data, 5, is_full=False))
     assert_same(back[:5], data[:5])
     assert (back["next", "observation", "state"][5:8] == 0).all()
-    hook.is_full = True
-    with pytest.raises(UsageError, match="Row 5 of next/observation/state"):
-        hook(data)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda data: data["next", "done"][2].fill_(False), "Row 2 of next/.* of the row after it"),
-        (lambda data: data["next", "observation", "state"][0].add_(1), "Row 0 of next/observation"),
-        (lambda data: data["truncated"][1].fill_(True), "root leaf truncated is not all zero"),
-        (lambda data: data.set(("next", "bonus"), data["action"]), "no counterpart bonus"),
-        (lambda data: data.del_(("next", "done")), "no leaf next/done"),
-    ],
-)
-def test_what_would_be_lost_is_refused(change: Callable[[TensorDict], Any], words: str) -> None:
-    data = ted([3, 2])
-    change(data)
-    with pytest.raises(UsageError, match=words):
-        TED2Flat()(data)
 
 
 def test_the_check_can_be_left_out_and_nan_is_nan() -> None:
@@ -115,59 +95,96 @@ def test_the_check_can_be_left_out_and_nan_is_nan() -> None:
     data["next", "observation", "state"][0] = torch.nan
     TED2Flat()(data)
     data["next", "observation", "state"][0] = 5
-    with pytest.raises(UsageError):
-        TED2Flat()(data)
     assert TED2Flat(check=False)(data)["observation", "state"][1].isnan().all()
-
-
-def test_what_does_not_fit_is_refused() -> None:
     hook = pickle.loads(pickle.dumps(TED2Flat(reward_keys=("reward", "cost"))))  # noqa: S301
     assert vars(hook) == vars(TED2Flat(reward_keys=("reward", "cost")))
-    hook.shift = 9
-    with pytest.raises(UsageError, match="shift is 9; expected 0 to 5"):
-        hook(ted([3, 2]))
-    flat = TED2Flat()(ted([3, 2]))
-    flat["action"] = flat["action"][:4]
-    with pytest.raises(UsageError, match="action has 4 rows; expected 5, or 7"):
-        Flat2TED()(flat)
 
 
-def flatten(kind: Any, data: TensorDict, *, shift: int, is_full: bool, **keys: Any) -> Any:
+def changed(data: TensorDict, key: Any, rows: Any, value: Any) -> TensorDict:
+    data[key][rows] = value
+    return data
+
+
+@REFUSALS.cases
+def test_refusals(kind: str, text: str) -> None:
+    names = {"ted": ted, "flatten": flatten, "changed": changed, "nan": torch.nan}
+    hooks = {"TED2Flat": TED2Flat, "Flat2TED": Flat2TED}
+    REFUSALS.check(kind, text, lambda: eval(text, {**names, **hooks}))  # noqa: S307
+
+
+def flatten(kind: Any, data: TensorDict, shift: int, *, is_full: bool, **keys: Any) -> Any:
     hook = kind(**keys)
     hook.shift, hook.is_full = shift, is_full
     return hook(data)
 
 
-RINGS = [(9, False), (9, True), (4, True), (1, True)]
-
-
-@pytest.mark.parametrize(("shift", "is_full"), RINGS)
-def test_the_flat_form_is_torchrls(shift: int, is_full: bool) -> None:
-    data = ted([3, 2, 4])
-    mine = flatten(TED2Flat, data, shift=shift, is_full=is_full)
-    other = flatten(theirs.TED2Flat, data, shift=shift, is_full=is_full)
-    assert_same(mine, other)
-    for key in ("shift", "is_full", "_storage_shape"):
-        assert mine.get_non_tensor(key) == other.get_non_tensor(key)
-    assert_same(Flat2TED()(other), data)
-    if shift == 4:
-        assert_same(theirs.Flat2TED()(mine), data)
-
-
-def test_a_ring_that_is_filled_in_part() -> None:
+def filled_in_part() -> TensorDict:
     """The newest row, 6, is in the middle of an episode; what is behind it was never written."""
     data = ted([3, 2, 4])
     data[7:] = data[7:].apply(torch.zeros_like)
-    flat = flatten(TED2Flat, data, shift=7, is_full=False)
-    assert_same(flat, flatten(theirs.TED2Flat, data, shift=7, is_full=False))
-    back = Flat2TED()(flat)
-    assert_same(back, data)
-    assert back["next", "observation", "code"][6] == 3003
+    return data
+
+
+def columns(*shape: int) -> Any:
+    some: Any = torch.stack([ted([2, 4], 1), ted([5, 1], 3), ted([6], 5), ted([1, 5], 6)], 1)
+    return some.reshape(*shape)
+
+
+FLAGS = ("done", "terminated", "truncated")
+NAMES: dict[str, Any] = {
+    "done_keys": (*FLAGS, *[("agents", name) for name in FLAGS]),
+    "reward_keys": ("reward", ("agents", "reward")),
+    "shift_key": "cursor",
+    "is_full_key": "full",
+}
+
+
+def two_agents() -> TensorDict:
+    data = ted([3, 2])
+    both: Any = torch.stack([data, data], 1)  # [5, 2]
+    data["agents"] = both.select("action", *FLAGS)
+    data["agents", "observation"] = both["observation", "state"]
+    data["next", "agents"] = both["next"].select("reward", *FLAGS)
+    data["next", "agents", "observation"] = both["next", "observation", "state"]
+    return data
+
+
+RINGS: dict[str, tuple[Callable[[], TensorDict], int, bool]] = {
+    "not full": (lambda: ted([3, 2, 4]), 9, False),
+    "full": (lambda: ted([3, 2, 4]), 9, True),
+    "cut between episodes": (lambda: ted([3, 2, 4]), 4, True),
+    "cut in an episode": (lambda: ted([3, 2, 4]), 1, True),
+    "filled in part": (filled_in_part, 7, False),
+    "columns": (lambda: columns(6, 2, 2), 6, True),
+    "columns, not full": (lambda: columns(6, 4), 6, False),
+    "columns, cut": (lambda: columns(6, 2, 2), 2, True),
+    "two agents": (two_agents, 2, True),
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_the_flat_form_is_torchrls(name: str) -> None:
+    make, shift, is_full = RINGS[name]
+    data, keys = make(), NAMES if name == "two agents" else {}
+    mine = flatten(TED2Flat, data, shift, is_full=is_full, **keys)
+    other = flatten(theirs.TED2Flat, data, shift, is_full=is_full, **keys)
+    assert_same(mine, other)
+    for key in (keys.get("shift_key", "shift"), keys.get("is_full_key", "is_full")):
+        assert mine.get_non_tensor(key) == other.get_non_tensor(key)
+    assert mine.get_non_tensor("_storage_shape") == other.get_non_tensor("_storage_shape")
+    assert_same(Flat2TED(**keys)(other), data)
+    if name == "cut between episodes":
+        assert_same(theirs.Flat2TED()(mine), data)
+
+
+def test_rewards_of_agents_are_not_made_up_as_torchrl_makes_them_up() -> None:
+    flat = flatten(theirs.TED2Flat, two_agents(), 2, is_full=True, **NAMES)
+    assert (theirs.Flat2TED(**NAMES)(flat)["agents", "reward"] == 0).all()  # nor were there any
 
 
 def test_the_last_next_is_kept_where_torchrl_zeroes_it() -> None:
     data = ted([3, 2, 4])
-    flat = flatten(theirs.TED2Flat, data, shift=9, is_full=False)
+    flat = flatten(theirs.TED2Flat, data, 9, is_full=False)
     lost = theirs.Flat2TED()(flat)["next", "observation", "state"]
     assert lost[-1].tolist() == [0, 0]
     assert Flat2TED()(flat)["next", "observation", "state"][-1].tolist() == [3005, 3005]
@@ -176,43 +193,10 @@ def test_the_last_next_is_kept_where_torchrl_zeroes_it() -> None:
 def test_a_cursor_at_zero_works_where_torchrl_fails() -> None:
     data = ted([3, 2, 4])
     with pytest.raises(RuntimeError, match=r"mismatch|must match"):
-        flatten(theirs.TED2Flat, data, shift=0, is_full=True)
-    flat = flatten(TED2Flat, data, shift=0, is_full=True)
+        flatten(theirs.TED2Flat, data, 0, is_full=True)
+    flat = flatten(TED2Flat, data, 0, is_full=True)
     assert flat["observation", "code"].tolist()[:5] == [[1001], [1002], [1003], [1004], [2001]]
     assert_same(Flat2TED()(flat), data)
-
-
-@pytest.mark.parametrize(("shift", "is_full"), [(6, True), (6, False), (2, True)])
-def test_several_columns(shift: int, is_full: bool) -> None:
-    columns = [ted([2, 4], 1), ted([5, 1], 3), ted([6], 5), ted([1, 5], 6)]
-    data: Any = torch.stack(columns, 1)
-    if is_full:
-        data = data.reshape(6, 2, 2)
-    mine = flatten(TED2Flat, data, shift=shift, is_full=is_full)
-    assert_same(mine, flatten(theirs.TED2Flat, data, shift=shift, is_full=is_full))
-    assert_same(Flat2TED()(mine), data)
-
-
-def test_names_of_nested_environments() -> None:
-    data, names = ted([3, 2]), ("done", "terminated", "truncated")
-    both: Any = torch.stack([data, data], 1)  # [5, 2]: two agents
-    data["agents"] = both.select("action", *names)
-    data["agents", "observation"] = both["observation", "state"]
-    data["next", "agents"] = both["next"].select("reward", *names)
-    data["next", "agents", "observation"] = both["next", "observation", "state"]
-    keys: dict[str, Any] = {
-        "done_keys": (*names, *[("agents", name) for name in names]),
-        "reward_keys": ("reward", ("agents", "reward")),
-        "shift_key": "cursor",
-        "is_full_key": "full",
-    }
-    mine = flatten(TED2Flat, data, shift=2, is_full=True, **keys)
-    other = flatten(theirs.TED2Flat, data, shift=2, is_full=True, **keys)
-    assert_same(mine, other)
-    assert_same(Flat2TED(**keys)(other), data)
-    theirs_back = theirs.Flat2TED(**keys)(other)
-    assert ("agents", "reward") in theirs_back.keys(True)  # zeros that were never there
-    assert (theirs_back["agents", "reward"] == 0).all()
 
 
 def test_as_hooks_of_torchrls_buffer(tmp_path: Path) -> None:

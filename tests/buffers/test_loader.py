@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from offline_data.rows.storage import DatasetStorage
 from offline_data.torchrl.storages import LazyTensorStorage
 from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
 
-from .conftest import flat, rows
+from .conftest import flat, in_processes, rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
@@ -255,9 +255,8 @@ def test_shares_of_ranks(ds: Any, world: int, drop_last: bool, size: int) -> Non
         assert sorted(together[number]) == sorted(flat([share[number] for share in shares]))
 
 
-def train_in_rank(rank: int, path: str, store: str, found: Any) -> None:
+def train_in_rank(path: Path, store: str, rank: int) -> Any:
     """Train as DDP users do: the loader asks `torch.distributed` which share this is."""
-    torch.set_num_threads(1)
     ds = Dataset(path)
     loader = ds.dataloader(6)  # before the group is there, as Lightning's users have it
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
@@ -273,27 +272,14 @@ def train_in_rank(rank: int, path: str, store: str, found: Any) -> None:
             seen.append(batch["index"].tolist())
     plain: Any = DistributedSampler(ds, seed=4)  # type: ignore[arg-type]
     theirs = rows(DataLoader(ds, 6, sampler=plain))  # type: ignore[arg-type]
-    found.put((rank, len(loader), seen, theirs, [p.tolist() for p in model.parameters()]))
     distributed.barrier()
     distributed.destroy_process_group()
+    return len(loader), seen, theirs, [p.tolist() for p in model.parameters()]
 
 
 def test_two_ranks_of_ddp(ds: Any, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    found: Any = context.Queue()
-    store = f"file://{tmp_path / 'store'}"
-    ranks = [
-        context.Process(target=train_in_rank, args=(rank, str(ds.data_path), store, found))
-        for rank in range(2)
-    ]
-    for one in ranks:
-        one.start()
-    (_, count, one, one_plain, weights), (_, _, other, other_plain, same) = sorted(
-        found.get(timeout=120) for _ in ranks
-    )
-    for process in ranks:
-        process.join()
-        assert process.exitcode == 0
+    work = partial(train_in_rank, ds.data_path, f"file://{tmp_path / 'store'}")
+    (count, one, one_plain, weights), (_, other, other_plain, same) = in_processes(2, work)
     assert weights == same
     assert count == 4
     assert list(map(len, one)) == list(map(len, other)) == [6, 6, 6, 2] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import socket
@@ -25,7 +24,7 @@ from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.buffers.streaming import StreamingDataset
 from tests.toys.sharded import write_toy_shards
 
-from .conftest import ROWS, assert_goes_on, flat, rows
+from .conftest import ROWS, assert_goes_on, flat, in_processes, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of those libraries
 
@@ -39,30 +38,18 @@ def numbers(batches: Any) -> list[Any]:
     return [batch.tolist() for batch in batches]
 
 
-def run_rank(work: Callable[[], Any], rank: int, world: int, port: int, answers: Any) -> None:
-    torch.set_num_threads(1)
+def as_torchrun_does(work: Callable[[], Any], world: int, port: int, rank: int) -> Any:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     os.environ.update({name: str(value) for name, value in names.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    answers.put((rank, work()))
+    return work()
 
 
 def in_ranks(world: int, work: Callable[[], Any]) -> list[Any]:
     """Run a function in processes as torchrun starts them; return what they returned."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    answers: Any = context.Queue()
-    started = [
-        context.Process(target=run_rank, args=(work, rank, world, port, answers))
-        for rank in range(world)
-    ]
-    for one in started:
-        one.start()
-    found = dict(answers.get(timeout=120) for _ in started)
-    for one in started:
-        one.join()
-    return [found[rank] for rank in range(world)]
+    return in_processes(world, partial(as_torchrun_does, work, world, port))
 
 
 def check_epoch(shares: list[list[list[int]]], size: int) -> None:
