@@ -272,9 +272,10 @@ def train_in_rank(path: Path, store: str, rank: int) -> Any:
             seen.append(batch["index"].tolist())
     plain: Any = DistributedSampler(ds, seed=4)  # type: ignore[arg-type]
     theirs = rows(DataLoader(ds, 6, sampler=plain))  # type: ignore[arg-type]
+    found = len(loader), seen, theirs, [p.tolist() for p in model.parameters()]
     distributed.barrier()
     distributed.destroy_process_group()
-    return len(loader), seen, theirs, [p.tolist() for p in model.parameters()]
+    return found
 
 
 def test_two_ranks_of_ddp(ds: Any, tmp_path: Path) -> None:
