@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import offline_data
+from tests.pipeline.ingest.here import conversions_start_no_process, processes
 from tests.rows.conftest import (
     _one_thread,
     batch,
@@ -35,6 +36,7 @@ __all__ = [
     "_one_thread",
     "batch",
     "compact",
+    "conversions_start_no_process",
     "ds",
     "folder",
     "folders_of_batch",
@@ -42,6 +44,7 @@ __all__ = [
     "growing",
     "new_sampler",
     "own_folder",
+    "processes",
     "recording",
     "steps",
     "truth",

@@ -30,12 +30,9 @@ from offline_data.formats.d4rl.environments import SUCCESSORS, successor_of
 from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.toys.minari import box, toy_episode, write_minari
 
 from .declared import acting, declaring
-
-__all__ = ["conversions_start_no_process"]  # a fixture
 
 EXTREMES = [-(2**63), 2**63 - 1]
 FLOATS = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -21,12 +21,9 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError
 from offline_data.buffers.streaming import StreamingDataset, dataset
 from offline_data.rows.derived import action_chunk, n_step, return_to_go
-from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.toys.sharded import write_toy_shards
 
 from .conftest import assert_goes_on, in_processes
-
-__all__ = ["conversions_start_no_process"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("shardtoy")
 

@@ -41,7 +41,6 @@ from offline_data.rows.derived import (
     timestep,
 )
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.pipeline.ingest.here import conversions_start_no_process, processes
 from tests.refusals import Refusals
 from tests.toys.rlds import write_toy_rlds
 from tests.toys.servers import Fault, FileServer
@@ -55,8 +54,6 @@ from tests.toys.sharded import (
 from tests.toys.webdataset import write_webdataset
 
 from .conftest import PUBLIC
-
-__all__ = ["conversions_start_no_process", "processes"]  # fixtures
 
 pytestmark = pytest.mark.usefixtures("shardtoy")
 
