@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from offline_data.base.ahead import Ahead
-from offline_data.base.config import Settings
+from offline_data.base.config import Settings, usable_cores
 from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.base.ids import DatasetId
 from offline_data.base.plurals import plural
@@ -43,6 +43,8 @@ _PROBES = 16
 
 _WORTH_WORKERS = 1.0
 """Seconds that worker processes must be expected to save, to pay for their start."""
+_BYTES_A_SECOND, _PIPED_A_SECOND = 250e6, 500e6
+"""Bytes of rows that a core compares, hashes and writes in a second, and that pass a pipe."""
 
 
 class StrictError(FormatError):
@@ -375,21 +377,33 @@ def read_parts(raw: RandomAccess, parts: Sequence[Part], workers: int) -> Iterat
     parts = _with_probes(parts)
     for part in parts[:1]:  # its time is that of opening and importing, too
         yield raw.read_part(part)
-    left = 0.0
+    pays = False
     for part in parts[1:2]:
         begin = time.perf_counter()
         batch = raw.read_part(part)
-        each = (time.perf_counter() - begin) / (part.stop - part.first)
-        left = each * (parts[-1].stop - part.stop)
+        took, share = time.perf_counter() - begin, part.stop - part.first
+        scale = (parts[-1].stop - part.stop) / share
+        pays = not raw.threaded and _saves_time(took * scale, batch.nbytes * scale, workers)
         yield batch
     rest = parts[2:]
-    pays = not raw.threaded and left * (1 - 1 / workers) > _WORTH_WORKERS
     if isinstance(raw, ParsedDataset) and pays:
         smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
         yield from raw.read_in_processes(smaller, min(workers, len(smaller)))
     else:
         with closing(Ahead(map(raw.read_part, rest))) as batches:
             yield from batches
+
+
+def _saves_time(reading: float, rows: float, workers: int) -> bool:
+    """Return True if processes would end earlier: `reading` are seconds in one, `rows` bytes.
+
+    One process reads while a thread of it writes; of several, the rows also pass pipes.
+    """
+    cores, writing = usable_cores(), rows / _BYTES_A_SECOND
+    alone = max(reading, writing, (reading + writing) / min(cores, 2))
+    work = reading + writing + rows / _PIPED_A_SECOND
+    together = _WORTH_WORKERS + max(reading / workers, writing, work / cores)
+    return workers > 1 and together < alone
 
 
 def _with_probes(parts: Sequence[Part]) -> list[Part]:

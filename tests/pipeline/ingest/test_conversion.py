@@ -205,3 +205,27 @@ def test_work_that_workers_cannot_shorten_starts_none(
     dataset = parsed(raw)
     batches = list(read_parts(dataset, dataset.parts(1), workers))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("reading", "rows", "workers", "cores", "expected"),
+    [
+        (1.1, 200e6, 2, 2, False),  # long episodes: reading and writing fill both cores
+        (5.0, 60e6, 2, 2, True),  # many short ones
+        (1.5, 1e6, 8, 8, True),
+        (0.9, 1e6, 8, 8, False),  # less than they take to start
+        (10.0, 3e9, 8, 8, False),  # one thread writes as long
+        (60.0, 1e9, 8, 1, False),
+        (60.0, 1e9, 1, 8, False),
+    ],
+)
+def test_processes_read_where_they_save_time(
+    monkeypatch: pytest.MonkeyPatch,
+    reading: float,
+    rows: float,
+    workers: int,
+    cores: int,
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(build, "usable_cores", lambda: cores)
+    assert build._saves_time(reading, rows, workers) == expected
