@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,14 +125,11 @@ def test_opening_a_damaged_directory_says_what_to_run(folder: Path) -> None:
     name = max(open_reader(folder).manifest.digests)
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[:-8])
-    with pytest.raises(ManifestError) as short:
-        open_reader(folder)
-    (folder / name).unlink()
-    with pytest.raises(ManifestError) as missing:
-        open_reader(folder)
-    for error in (short.value, missing.value):
-        assert name in error.message
-        assert "verify" in str(error.hint)
+    for _ in ("short", "missing"):
+        with pytest.raises(ManifestError, match=name) as caught:
+            open_reader(folder)
+        assert "verify" in str(caught.value.hint)
+        (folder / name).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["steps", "steps/rows.memmap"])
@@ -174,7 +172,7 @@ def random_batch(
         values = rng.integers(0, 256, (rows, *shape, np.dtype(dtype).itemsize), np.uint8)
         raw = np.ascontiguousarray(values).view(dtype)[..., 0]
         observations["info", group, leaf] = raw if dtype != "bool" else values[..., 0] > 127
-    return EpisodeBatch(toy.lengths, toy.steps, observations, toy.final_observation, toy.episodes)
+    return replace(toy, observations=observations)
 
 
 @settings(max_examples=10, deadline=None)
@@ -189,9 +187,7 @@ def test_any_shapes_lengths_and_dtypes_come_back(
     layout: LayoutName,
 ) -> None:
     firsts = np.cumsum([0, *map(len, lengths)])
-    batches = [
-        random_batch(run, seen, int(first)) for run, first in zip(lengths, firsts, strict=False)
-    ]
+    batches = [random_batch(run, seen, int(n)) for run, n in zip(lengths, firsts, strict=False)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "d"
         write_toy(path, batches, layout=layout)
@@ -200,10 +196,8 @@ def test_any_shapes_lengths_and_dtypes_come_back(
 
 
 def test_info_lies_behind_what_algorithms_read() -> None:
-    columns = [
-        Column(key, np.dtype("float32"), (2,))
-        for key in (("info", "a"), ("state",), ("observation", "x"), ("action",))
-    ]
+    keys = (("info", "a"), ("state",), ("observation", "x"), ("action",))
+    columns = [Column(key, np.dtype("float32"), (2,)) for key in keys]
     order = [leaf.key[0] for leaf in pack("observations", columns).leaves]
     assert order == ["observation", "action", "state", "info"]
 
@@ -220,8 +214,7 @@ def test_nan_and_infinity_are_kept_and_reported(tmp_path: Path, dtype: str) -> N
     values = np.ones(7, dtype)
     values[2], values[4] = np.nan, np.inf
     observations = {**batch.observations, ("info", "v"): values}
-    odd = EpisodeBatch(batch.lengths, batch.steps, observations, batch.final_observation)
-    manifest = write_toy(tmp_path / "d", [odd])
+    manifest = write_toy(tmp_path / "d", [replace(batch, observations=observations)])
     assert manifest.non_finite == {"info/v": {"nan": 1, "inf": 1}}
     back = open_reader(tmp_path / "d").leaf("observations", ("info", "v"))
     np.testing.assert_array_equal(back, values)

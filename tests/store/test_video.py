@@ -155,8 +155,8 @@ def test_files_that_change_before_they_are_stored(
     path.write_bytes(data + b"x" if linked else bytes([data[0] ^ 1]) + data[1:])
     if not linked:
         monkeypatch.setattr("os.link", refuse)
-    message = "does not have [0-9]+ bytes" if linked else "does not match its checksum"
-    with pytest.raises(IntegrityError, match=f"film1.mp4 {message}") as caught:
+    said = "does not have [0-9]+ bytes" if linked else "does not match its checksum"
+    with pytest.raises(IntegrityError, match=f"film1.mp4 {said}") as caught:
         write_toy(tmp_path / "d", [batch])
     assert caught.value.hint == "it was changed, or is damaged: restore it and try again"
     assert not (tmp_path / "d" / MANIFEST).exists()

@@ -18,7 +18,7 @@ from offline_data.episode.notes import count_rows
 from offline_data.store.history import history_of
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest
-from offline_data.store.reader import open_reader
+from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch
 from tests.cli.conftest import (
@@ -83,13 +83,12 @@ def test_equal_schemas(layouts: tuple[LayoutName, LayoutName], settings: Setting
 
 
 def test_notes_that_count_are_added_up(settings: Settings) -> None:
-    ids = [
-        write(settings.root, name, replace(rich_batch([3]), notes=(count_rows(rows, "x."), "y.")))
-        for name, rows in (("a", 2), ("b", 3))
-    ]
-    notes = offline_data.merge(*ids, name="both", settings=settings).manifest.notes
-    assert notes[:2] == ("In 5 rows x.", "y.")
-    assert not [note for note in notes[2:] if note.startswith(("In ", "y"))]
+    notes = [(count_rows(rows, "x."), "y.") for rows in (2, 3)]
+    batches = [replace(rich_batch([3]), notes=some) for some in notes]
+    ids = map(partial(write, settings.root), "ab", batches)
+    found = offline_data.merge(*ids, name="both", settings=settings).manifest.notes
+    assert found[:2] == ("In 5 rows x.", "y.")
+    assert not [note for note in found[2:] if note.startswith(("In ", "y"))]
 
 
 @pytest.mark.parametrize("encoding", ["png", "video"])
@@ -164,16 +163,15 @@ def test_casts_give_the_values_back(
         batch = replace(batch, **changed)
         parts.append((f"local:{name}@1", batch))
         write(settings.root, name, batch, layout)
+    options: dict[str, Any] = {"name": "x", "cast": True, "settings": settings}
     if " " in found:
         with pytest.raises(UsageError) as caught:
-            offline_data.merge("local:a", "local:b", name="x", cast=True, settings=settings)
+            offline_data.merge("local:a", "local:b", **options)
         place = "x of the episodes" if table == "episodes" else "/".join(key)
         said = f"{place} is {one.dtype} [] in local:a@1, {other.dtype} [] in local:b@1, and {found} of local:a@1"
         assert said in caught.value.message
         return
-    made = offline_data.merge(
-        "local:a", "local:b", name="x", cast=True, audit="all", settings=settings
-    )
+    made = offline_data.merge("local:a", "local:b", audit="all", **options)
     kinds = types_of(parts[0][1])
     assert_holds(made.path, parts, {**kinds, key: found} if table != "episodes" else kinds)
 
@@ -194,15 +192,12 @@ def test_descriptions(settings: Settings) -> None:
         {"about": {"fps": 10, "author": "A", "robot": "x"}, "licence": "MIT", "citation": "[1]", "spaces": {"action": 1}},
         {"about": {"fps": 10, "author": "B", "robot": "x"}, "licence": "CC0", "citation": "[2]", "spaces": {"action": 2}},
     ]  # fmt: skip
-    a, b = (
-        write(settings.root, n, toy_batch([2]), **more) for n, more in zip("ab", said, strict=True)
-    )
+    a, b = (write(settings.root, n, toy_batch([2]), **said[i]) for i, n in enumerate("ab"))
     manifest = offline_data.merge(a, b, name="both", settings=settings).manifest
     assert manifest.about == {"fps": 10, "robot": "x"}
     assert (manifest.licence, manifest.citation, manifest.spaces) == ("MIT; CC0", "[1]\n\n[2]", {})
-    assert (
-        "Dropped, because the datasets differ in it: about.author, spaces.action." in manifest.notes
-    )
+    dropped = "Dropped, because the datasets differ in it: about.author, spaces.action."
+    assert dropped in manifest.notes
     c = write(settings.root, "c", toy_batch([2]), about={"fps": 30})
     with pytest.raises(UsageError, match="fps differs: 10 in local:a@1, 30 in local:c@1"):
         offline_data.merge(a, c, name="x", settings=settings)
@@ -221,8 +216,6 @@ def test_another_dataset_of_that_name(settings: Settings) -> None:
 
 
 def test_a_failed_merge_leaves_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    from offline_data.store.reader import DatasetReader
-
     a, b = (write(settings.root, name, toy_batch([2] * 9)) for name in "ab")
     read = DatasetReader.episode_batch
 
