@@ -47,12 +47,12 @@ OUTSIDE = {"", "errors", "testing", *DEPRECATED}
 
 HEAVY = {
     "torch", "tensordict", "torchrl", "h5py", "pyarrow", "PIL", "minari", "gymnasium", "jax",
-    "httpx", "huggingface_hub", "rich", "isal", "pytest", "cloudpickle", "ray", "matplotlib", "av",
+    "httpx", "huggingface_hub", "rich", "isal", "deflate", "pytest", "cloudpickle", "ray", "matplotlib", "av",
     "rerun",
 }  # fmt: skip
 """Imported on use, inside the functions that need them."""
 
-ONE_FILE = {"torchrl", "gymnasium", "isal", "ray", "matplotlib", "av", "rerun"}
+ONE_FILE = {"torchrl", "gymnasium", "isal", "deflate", "ray", "matplotlib", "av", "rerun"}
 """Optional packages that one file at most may know."""
 
 TORCH = {"torch", "tensordict", "torchrl"}

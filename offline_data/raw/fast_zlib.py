@@ -1,9 +1,10 @@
-"""zlib and gzip of isal if it is installed, two to three times as fast as Python's own."""
+"""zlib and gzip by the fastest of libdeflate, isal and Python's own that are installed."""
 
 from __future__ import annotations
 
 import gzip
 import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,39 @@ def fast_zlib() -> Any:
     except ImportError:
         return zlib
     return isal_zlib
+
+
+def inflate(raw: bytes, nbytes: int) -> bytes | None:
+    """Inflate a whole zlib stream; None if it is damaged or longer than `nbytes`.
+
+    Bytes after the stream are ignored, as HDF5 does.
+    """
+    fastest = _libdeflate()
+    # It allocates `nbytes` at once, and takes 0 for "unknown".
+    if fastest is not None and 0 < nbytes <= _LARGEST_RATIO * len(raw):
+        with suppress(fastest.DeflateError):
+            data: bytes = fastest.zlib_decompress(raw, nbytes)
+            return data
+        return None
+    stream = fast_zlib().decompressobj()
+    try:
+        data = stream.decompress(raw, nbytes + 1)  # never inflates a bomb
+    except fast_zlib().error:
+        return None
+    return data if stream.eof and len(data) <= nbytes else None
+
+
+_LARGEST_RATIO = 1032
+"""Bytes that one byte of a deflate stream can stand for, at most."""
+
+
+@cache
+def _libdeflate() -> Any:
+    try:
+        import deflate
+    except ImportError:
+        return None
+    return deflate
 
 
 def open_gzip(path: Path, mode: str) -> IO[bytes]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.base.errors import FormatError
-from offline_data.raw.fast_zlib import fast_zlib
+from offline_data.raw.fast_zlib import inflate
 from offline_data.raw.hdf5 import check_size, check_storage, h5, place_of
 
 THREADS = 2
@@ -129,7 +129,7 @@ class Pipeline:
             code, parameters = used.pop()
             expected = self.nbytes + 4 * sum(code == _FLETCHER32 for code, _ in used)
             if code == _DEFLATE:
-                data = _undo_deflate(data, expected)
+                data = inflate(data, expected)
             elif code == _LZF:
                 data = _undo_lzf(data, expected)
             elif code == _SHUFFLE:
@@ -137,16 +137,6 @@ class Pipeline:
             else:
                 data = _undo_fletcher32(data)
         return data if data is not None and len(data) == self.nbytes else None
-
-
-def _undo_deflate(raw: bytes, nbytes: int) -> bytes | None:
-    """Inflate a whole stream; None if it is damaged or longer than `nbytes`."""
-    stream = fast_zlib().decompressobj()
-    try:
-        data: bytes = stream.decompress(raw, nbytes + 1)  # never inflates a bomb
-    except fast_zlib().error:
-        return None
-    return data if stream.eof else None
 
 
 def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:

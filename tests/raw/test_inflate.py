@@ -6,6 +6,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 from offline_data.base.errors import FormatError
 from offline_data.raw import inflate
-from offline_data.raw.fast_zlib import fast_zlib
+from offline_data.raw.fast_zlib import _libdeflate, fast_zlib
+from offline_data.raw.fast_zlib import inflate as inflate_stream
 from offline_data.raw.inflate import read_rows
 
 DTYPES = ["f4", "f8", "i8", "u1", "?", ">f4", ">i2", "f2"]
@@ -199,29 +201,29 @@ def assert_refused(path: Path) -> None:
                 read_rows(file["x"], start, 16)
 
 
-@pytest.fixture
-def isal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Whether isal is there."""
-    if request.param:
-        pytest.importorskip("isal")
-    else:
-        monkeypatch.setitem(sys.modules, "isal", None)
-    chosen = fast_zlib
-    chosen.cache_clear()
-    yield request.param
-    chosen.cache_clear()
+@pytest.fixture(params=["deflate", "isal", "zlib"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The fastest library that is there."""
+    name: str = request.param
+    pytest.importorskip(name)
+    for faster in {"deflate": (), "isal": ("deflate",), "zlib": ("deflate", "isal")}[name]:
+        monkeypatch.setitem(sys.modules, faster, None)
+    chosen = fast_zlib, _libdeflate
+    for one in chosen:
+        one.cache_clear()
+    assert (fast_zlib() is zlib) == (name == "zlib" or not find_spec("isal"))
+    assert (_libdeflate() is not None) == (name == "deflate")
+    yield name
+    for one in chosen:
+        one.cache_clear()
 
 
-BOTH = pytest.mark.parametrize("isal", [True, False], indirect=True)
-
-
-@BOTH
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_chunk_is_refused_by_file_dataset_and_rows(
-    tmp_path: Path, damage: str, shuffle: bool, isal: bool
+    tmp_path: Path, damage: str, shuffle: bool
 ) -> None:
-    assert (fast_zlib() is zlib) == (not isal)
     raw, path = DAMAGES[damage], tmp_path / "x.hdf5"
     assert_refused(tampered(path, raw, compression="gzip", shuffle=shuffle))
 
@@ -280,19 +282,17 @@ def test_filters_that_cannot_be_checked_are_refused(tmp_path: Path, filters: str
             read_rows(file["x"], 0, 8)
 
 
-@BOTH
 def test_a_stream_that_claims_more_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isal: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     grown = []
-    library = fast_zlib()
-    assert (library is zlib) == (not isal)
+    known = fast_zlib()
 
     class Watched:
         """A decompressor that tells how many bytes it gave out."""
 
         def __init__(self) -> None:
-            self.stream = library.decompressobj()
+            self.stream = known.decompressobj()
             self.eof = False
 
         def decompress(self, raw: bytes, limit: int = 0) -> Any:
@@ -301,8 +301,22 @@ def test_a_stream_that_claims_more_is_not_followed(
             return data
 
     path = tampered(tmp_path / "x.hdf5", zlib.compress(bytes(5_000_000)), compression="gzip")
-    watched = SimpleNamespace(decompressobj=Watched, error=library.error)
-    monkeypatch.setattr(inflate, "fast_zlib", lambda: watched)
+    watched = SimpleNamespace(decompressobj=Watched, error=known.error)
+    monkeypatch.setattr("offline_data.raw.fast_zlib.fast_zlib", lambda: watched)
     with h5py.File(path) as file, pytest.raises(FormatError, match="does not decompress to its 64"):
         read_rows(file["x"], 8, 16)
-    assert grown == [65]
+    assert grown == ([] if library == "deflate" else [65])
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("size", [0, 1, 1000, 70_000])
+def test_a_stream_is_inflated_whole_or_not_at_all(size: int) -> None:
+    data = np.random.default_rng(0).integers(0, 9, size, np.uint8).tobytes()
+    for level in (0, 1, 9):
+        raw = zlib.compress(data, level)
+        for room in (size, size + 1, size + 100_000, 1 << 40):
+            assert inflate_stream(raw, room) == data
+        assert inflate_stream(raw + b"more", size) == data
+        assert not size or inflate_stream(raw, size - 1) is None
+        for damaged in (raw[:-1], raw[:-5], b"", b"y" + raw[1:], raw[:-1] + bytes([raw[-1] ^ 1])):
+            assert inflate_stream(damaged, size) is None
