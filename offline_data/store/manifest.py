@@ -349,11 +349,12 @@ def _how_to_replace(folder: Path) -> str:
 def _newer(place: str, version: int, value: Mapping[str, Any]) -> NewerFormatError:
     converter = value.get("converter")
     stated = converter.get("version") if isinstance(converter, dict) else None
-    writer = stated if re.fullmatch(r"[\w.+!-]{1,40}", str(stated)) else "unknown"
+    known = isinstance(stated, str) and re.fullmatch(r"[\w.+!-]{1,40}", stated)
     return NewerFormatError(
-        f"{place} has format version {version}, written by offline-data {writer}; "
+        f"{place} has format version {version}"
+        f"{f', written by offline-data {stated}' if known else ''}; "
         f"this version reads up to {FORMAT_VERSION}",
-        hint=f"pip install 'offline-data>={writer}'",
+        hint=f"pip install 'offline-data>={stated}'" if known else "pip install -U offline-data",
     )
 
 
