@@ -37,40 +37,36 @@ def test_goals_rewards_and_flags(
     sets: Any, law: Any, p: float, dense: bool, terminate: bool
 ) -> None:
     of = sets.write(layout="ted" if dense else "compact")
-    rows = of.shuffled()
-    after, stored = of.leaf(next_of(ACHIEVED)), of.leaf(ACHIEVED)
-    derived = relabel(
-        law, p, reward_fn=distance if dense else None, terminate=terminate, seed=len(law)
-    )
+    rows = np.array(of.shuffled())
     batch, index = of.gather(rows)
     before = batch.clone()
+    reward_fn = distance if dense else None
+    derived = relabel(law, p, reward_fn=reward_fn, terminate=terminate, seed=len(law))
     found = derived(batch, index, of.storage)
-    moved = 0
-    for place, row in enumerate(rows):
-        episode, time = of.place[row]
-        goal = tuple(found[GOAL][place].tolist())
-        assert goal == tuple(found[next_of(GOAL)][place].tolist())
-        own = tuple(of.state(episode, time, GOAL).tolist())
-        unknown = time == of.episodes[episode].length - 1 and not of.episodes[episode].known
-        if goal == own:
-            assert p < 1 or unknown
-            assert found["next", "reward"][place] == before["next", "reward"][place]
-            assert found["next", "terminated"][place] == of.terminated[row]
-            continue
-        moved += 1
-        assert not unknown
+    goals = found[GOAL].numpy()
+    assert found[next_of(GOAL)].equal(found[GOAL])
+    moved = (goals != of.leaf(GOAL)[rows]).any(1)
+    unknown = np.isin(
+        rows, [stop - 1 for (_, stop), known in zip(of.bounds, of.known, strict=True) if not known]
+    )
+    assert not (moved & unknown).any()
+    assert (moved | unknown).all() if p == 1 else moved.any() == (p > 0)
+    after, stored = of.leaf(next_of(ACHIEVED)), of.leaf(ACHIEVED)
+    for goal, row in zip(goals[moved].tolist(), rows[moved].tolist(), strict=True):
         reached = [stored[row]]
         if law != "current":
             reached = after[[*oracle.goal_rows(law, row, of.bounds, of.known, of.valid)]]
-        assert goal in {tuple(one.tolist()) for one in reached}
-        achieved = of.state(episode, time + 1, ACHIEVED)
-        there = achieved.tolist() == list(goal)
-        want = -np.abs(achieved - np.array(goal)).sum() if dense else float(there) - 1
-        assert found["next", "reward"][place] == want
-        assert found["next", "terminated"][place] == (there if terminate else of.terminated[row])
-        done = bool(found["next", "terminated"][place]) or of.truncated[row]
-        assert found["next", "done"][place] == done
-    assert (p > 0) == (moved > 0)
+        assert goal in np.array(reached).tolist()
+    there = (after[rows] == goals).all(1)
+    reward = -np.abs(after[rows] - goals).sum(1) if dense else there - 1.0
+    ended = there if terminate else of.terminated[rows]
+    for name, value in (
+        ("reward", reward),
+        ("terminated", ended),
+        ("done", ended | of.truncated[rows]),
+    ):
+        want = np.where(moved, value, before["next", name][:, 0].numpy())
+        np.testing.assert_array_equal(found["next", name][:, 0], want)
     for key in before.keys(include_nested=True, leaves_only=True):
         if key not in {GOAL, next_of(GOAL)} and key[0] != "next":
             assert found[key].equal(before[key])

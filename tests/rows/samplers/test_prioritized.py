@@ -273,7 +273,11 @@ def test_the_errors_of_its_steps_make_a_trajectorys_priority(
 
 
 @pytest.mark.parametrize("sliced", [False, True])
-def test_without_a_capacity_it_grows_with_the_storage(sliced: bool) -> None:
+def test_without_a_capacity_it_grows_with_the_storage(
+    sliced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offline_data.rows.samplers.prioritized._FIRST_CAPACITY", 16)
+
     def make(capacity: int | None) -> Any:
         if sliced:
             sampler: Any = PrioritizedSliceSampler(capacity, 0.7, 0.5, slice_len=2, seed=0)
@@ -285,17 +289,17 @@ def test_without_a_capacity_it_grows_with_the_storage(sliced: bool) -> None:
         done = torch.zeros(stop - start, 1, dtype=torch.bool)
         return TensorDict({"a": torch.arange(start, stop), "next": {"done": done}}, [stop - start])
 
-    given, growing = make(5000), make(None)
+    given, growing = make(90), make(None)
     for buffer in (given, growing):
-        buffer.extend(rows(0, 1000))
-        buffer.update_priority(torch.arange(1000), torch.arange(1000).float())
+        buffer.extend(rows(0, 15))
+        buffer.update_priority(torch.arange(15), torch.arange(15).float())
         buffer.sample()
-        buffer.extend(rows(1000, 3000))
-        buffer.update_priority([2999], 7.0)
+        buffer.extend(rows(15, 50))
+        buffer.update_priority([49], 7.0)
     batches = [(given.sample(), growing.sample()) for _ in range(5)]
     assert all(one["index"].equal(other["index"]) for one, other in batches)
     assert all(one["priority_weight"].equal(other["priority_weight"]) for one, other in batches)
-    assert 3000 <= growing.sampler.max_capacity < 6000
+    assert 50 <= growing.sampler.max_capacity < 100
     assert "max_capacity=None" in repr(growing.sampler)
     later = make(None)
     later.load_state_dict(growing.state_dict())

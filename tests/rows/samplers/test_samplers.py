@@ -35,16 +35,6 @@ MAKERS: dict[str, Callable[[int | None], Any]] = {
         30, 0.7, 0.5, slice_len=3, seed=seed
     ),
 }
-FOURTH_BATCH = {
-    "random": [10, 16, 10, 11, 18, 3],
-    "without": [1, 20, 17],
-    "slices": [0, 1, 2, 3, 4, 5],
-    "starts": [2, 3, 4, 0, 1, 2],
-    "slices without": [0, 1, 2],
-    "prioritized": [6, 21, 21, 20, 17, 11],
-    "prioritized slices": [11, 12, 13, 14, 15, 16],
-}
-"""Of batches of 6 with seed 7: seeds give the same batches in every version."""
 
 every_sampler = pytest.mark.parametrize("name", MAKERS)
 
@@ -58,15 +48,6 @@ def draw(sampler: Any, storage: Any, size: int = 6, times: int = 1) -> list[list
         if isinstance(sampler, PrioritizedSampler):
             sampler.update_priority(rows, rows / 10.0 + 1 / (step + 1))
     return found
-
-
-@every_sampler
-def test_a_seed_gives_the_same_batches_for_good(name: str) -> None:
-    sampler, storage = MAKERS[name](7), Episodes([6, 2, 9, 5], left_out=[7])
-    if isinstance(sampler, PrioritizedSampler):
-        sampler.update_priority(torch.arange(22), torch.arange(22) / 4)
-    fourth = [sampler.sample(storage, 6)[0].tolist() for _ in range(4)][-1]
-    assert fourth == FOURTH_BATCH.get(name), f'record it in FOURTH_BATCH: "{name}": {fourth},'
 
 
 @every_sampler
