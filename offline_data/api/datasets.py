@@ -94,8 +94,9 @@ def download(
             Actions, rewards, ends and tasks always stay; the dataset then has a separate revision.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
-        audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
-            1 % of the rows above), `"all"`, a fraction, or `"none"`.
+        audit: Rows to read back and compare with the source: `"auto"` (all; of data with text,
+            encoded images or layout `ted` those of the first GiB, and 1 % of the rows above),
+            `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
@@ -220,8 +221,9 @@ def convert(
             accepted with None.
         mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping
             of the same content, or that of `inspect_files`; None: the format is that of a source.
-        audit: Rows to read back and compare with the source: `"auto"` (all of the first GiB, and
-            1 % of the rows above), `"all"`, a fraction, or `"none"`.
+        audit: Rows to read back and compare with the source: `"auto"` (all; of data with text,
+            encoded images or layout `ted` those of the first GiB, and 1 % of the rows above),
+            `"all"`, a fraction, or `"none"`.
         strict: Whether a leaf that cannot be stored is an error.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.

@@ -447,8 +447,8 @@ class Options:
     )
     audit: AuditMode = _option(
         DEFAULT_AUDIT,
-        "Rows to read back and compare with the source. auto: all rows of the first GiB, and 1 % of "
-        "the rest.",
+        "Rows to read back and compare with the source. auto: all rows; with text, encoded images "
+        "or --layout ted, all of the first GiB and 1 % of the rest.",
         metavar="auto|all|FRACTION|none",
         parse=parse_audit,
         suggested=False,

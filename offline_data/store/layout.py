@@ -39,7 +39,8 @@ LAYOUTS: tuple[LayoutName, ...] = ("compact", "ted")
 
 AuditMode: TypeAlias = "float | Literal['auto', 'all', 'none']"
 """Rows that are compared with the source: a fraction in `(0, 1]`, all of them, or none. `auto`: all
-of the first `AUDITED_WHOLE` bytes, and the share `AUDITED_SHARE` of what is above."""
+where bits can be compared, else those of the first `AUDITED_WHOLE` bytes, and the share
+`AUDITED_SHARE` of what is above."""
 
 DEFAULT_AUDIT: AuditMode = "auto"
 AUDITED_WHOLE, AUDITED_SHARE = 1 << 30, 0.01

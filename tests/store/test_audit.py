@@ -134,9 +134,10 @@ def test_all_of_the_first_bytes_and_a_share_of_the_rest(
     whole = write_toy(tmp_path / "whole", batches, audit="auto").audit
     assert whole == {"mode": "auto", "rows": 4000, "of": 4000, "episodes": 4, "differences": 0}
     monkeypatch.setattr(audit, "AUDITED_WHOLE", batches[0].nbytes * 3 // 2)
-    part = write_toy(tmp_path / "part", batches, audit="auto").audit
+    assert write_toy(tmp_path / "bits", batches, audit="auto").audit == whole
+    part = write_toy(tmp_path / "part", batches, layout="ted", audit="auto").audit
     assert 1500 <= part["rows"] <= 1540
-    one = write_toy(tmp_path / "one", [toy_batch([1000] * 4)], audit="auto").audit
+    one = write_toy(tmp_path / "one", [toy_batch([1000] * 4)], layout="ted", audit="auto").audit
     assert 1500 <= one["rows"] <= 1550
     shard = audit.Audit("auto", part=0.5)
     assert 750 <= len(shard.choose(batches[0])) <= 765

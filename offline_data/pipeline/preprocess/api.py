@@ -128,8 +128,8 @@ class Preprocesses:
                 two seconds; or what receives progress instead. Notes go to the logger
                 `offline_data`.
             layout: Layout to write; None: that of this dataset.
-            audit: Rows to read back and compare: `"auto"` (all of the first GiB, and 1 % of the rows
-                above), `"all"`, a fraction, or `"none"`.
+            audit: Rows to read back and compare: `"auto"` (all; of data with text, encoded images or
+                layout `ted` those of the first GiB, and 1 % above), `"all"`, a fraction, or `"none"`.
             resume: Whether to resume an interrupted run.
             force: Whether to replace an existing dataset and the work of an interrupted run.
             root: Root for `local:NAME`.
