@@ -1,4 +1,4 @@
-"""AgileRL's names: `Transition`, its conversions, and `ReplayDataset`, batches for a `DataLoader`.
+"""AgileRL's names: transitions, and batches of a buffer for a `DataLoader`.
 
 All but `to_transition` are public names of `offline_data`, too.
 """

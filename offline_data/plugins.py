@@ -1,4 +1,4 @@
-"""Names that packages with sources, rules and steps of their own import, in one module.
+"""Names for packages with sources, rules and steps of their own.
 
 All of them are public; `docs/plugins.md` lists them by task. They are imported on first use: importing
 the module imports no numpy, no torch and no reader. `plugins.pyi` says the same to type checkers.
