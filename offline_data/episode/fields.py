@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from offline_data.base.errors import FormatError
 from offline_data.base.files import is_unicode
+from offline_data.base.plurals import plural
 
 Key: TypeAlias = tuple[str, ...]
 """A nested key: `("next", "reward")` is `batch["next", "reward"]`."""
@@ -88,7 +89,7 @@ def check_key(key: Key) -> Key:
         odd = part in {"", ".", ".."} or not is_unicode(part) or any(c in part for c in "/\\\0\n")
         if odd or len(part.encode()) > _LONGEST_NAME:
             raise FormatError(
-                f"A leaf is named {part[:40]!r} ({len(part)} characters): that cannot be a file name",
+                f"A leaf is named {part[:40]!r} ({plural(len(part), 'character')}): that cannot be a file name",
                 hint="rename it in the source, or open an issue with the dataset's id",
             )
     return key

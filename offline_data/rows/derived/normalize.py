@@ -140,7 +140,7 @@ def normalize(
         [3.0, 2.0]
     """
     if by not in _KINDS:
-        raise UsageError(f"by is {shown(repr(by))}; expected 'std' or 'quantile'")
+        raise UsageError(f"by is {shown(by)}; expected 'std' or 'quantile'")
     wanted = as_keys(keys)
     scales: tuple[tuple[Key, Scale], ...] | None = None
     if statistics is not None:
