@@ -5,6 +5,9 @@ All but `to_transition` are public names of `offline_data`, too.
 
 from __future__ import annotations
 
+from offline_data import rows  # noqa: F401 - raises where torch is missing
+
+# isort: split
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
