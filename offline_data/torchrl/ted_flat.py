@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -143,8 +143,9 @@ class TED2Flat(_FlatKeys):
         shape, is_full = tuple(data.shape), bool(self.is_full)
         shift = shape[0] if self.shift is None else self.shift
         order = _FlatOrder(shape, shift, is_full)
-        folded = {key[1:] for key in leaves if key[0] == "next"} - self.moved_keys
-        for key in folded - leaves.keys():
+        moved = {key[1:]: leaf for key, leaf in leaves.items() if key[0] == "next"}
+        folded = [key for key in moved if key not in self.moved_keys]
+        for key in (key for key in folded if key not in leaves):
             raise UsageError(
                 f"The leaf next/{join_key(key)} has no counterpart {join_key(key)} to fold it into",
                 hint=f"name it in reward_keys=({join_key(key)!r}, …), for both directions",
@@ -159,7 +160,6 @@ class TED2Flat(_FlatKeys):
         if path is not None:
             flat = flat.memmap_(path)
         kept = {key: leaf for key, leaf in leaves.items() if key[0] != "next"}
-        moved = {key[1:]: leaf for key, leaf in leaves.items() if key[0] == "next"}
         kept |= {key: leaf for key, leaf in moved.items() if key in self.moved_keys}
         before = _positions(ends)
         for key, leaf in kept.items():
@@ -177,9 +177,9 @@ class TED2Flat(_FlatKeys):
         return flat
 
     def _refuse_loss(
-        self, leaves: Leaves, folded: set[Key], order: _FlatOrder, ends: Tensor
+        self, leaves: Leaves, folded: Sequence[Key], order: _FlatOrder, ends: Tensor
     ) -> None:
-        for key in self.moved_keys & leaves.keys():
+        for key in (key for key in leaves if key in self.moved_keys):
             if next_of(key) in leaves and bool(leaves[key].any()):
                 raise UsageError(
                     f"The root leaf {join_key(key)} is not all zero; in TED only the one under "
