@@ -26,6 +26,7 @@ from offline_data.formats.base import PART_BYTES, Part, RandomAccess, RawDataset
 from offline_data.formats.corrections import reading_of
 from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.parsing import ParsedDataset
+from offline_data.pipeline.jobs.executors import BYTES_A_SECOND
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry
 from offline_data.store.manifest import HistoryStep, Manifest
@@ -43,8 +44,8 @@ _PROBES = 16
 
 _WORTH_WORKERS = 1.0
 """Seconds that worker processes must be expected to save, to pay for their start."""
-_BYTES_A_SECOND, _PIPED_A_SECOND = 250e6, 500e6
-"""Bytes of rows that a core compares, hashes and writes in a second, and that pass a pipe."""
+_PIPED_A_SECOND = 500e6
+"""Bytes of rows that pass a pipe in a second."""
 
 
 class StrictError(FormatError):
@@ -399,7 +400,7 @@ def _saves_time(reading: float, rows: float, workers: int) -> bool:
 
     One process reads while a thread of it writes; of several, the rows also pass pipes.
     """
-    cores, writing = usable_cores(), rows / _BYTES_A_SECOND
+    cores, writing = usable_cores(), rows / BYTES_A_SECOND
     alone = max(reading, writing, (reading + writing) / min(cores, 2))
     work = reading + writing + rows / _PIPED_A_SECOND
     together = _WORTH_WORKERS + max(reading / workers, writing, work / cores)

@@ -116,6 +116,10 @@ def says_what_is_kept(keep: Callable[[], tuple[str, bool]], progress: Progress) 
         raise
 
 
+BYTES_A_SECOND = 250e6
+"""Bytes of rows that a core reads or takes, compares, hashes and writes in a second."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """Seconds that all tasks are estimated to take."""

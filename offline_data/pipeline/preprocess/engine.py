@@ -17,6 +17,7 @@ from offline_data.base.files import free_bytes, require_bytes
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.pipeline.jobs.executors import (
+    BYTES_A_SECOND,
     Cost,
     Executor,
     InProcess,
@@ -63,9 +64,6 @@ _REVISION_DIGITS = 12
 
 _START_SECONDS = {False: 1.0, True: 5.0}
 """Seconds that worker processes take to start, by whether they import torch."""
-
-_BYTES_A_SECOND = 250e6
-"""Bytes of rows that a core reads, compares, hashes and writes in a second."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that are deferred while a dataset is being published."""
@@ -193,7 +191,7 @@ class Run:
     def _is_worth_processes(self, plan: Plan, tasks: int, workers: int, start: float) -> bool:
         """Return True if processes save time; functions are only timed where they may."""
         share = tasks / len(plan.tasks)
-        rows = plan.bytes * share / _BYTES_A_SECOND
+        rows = plan.bytes * share / BYTES_A_SECOND
 
         def worth(calls: float, processor: float) -> bool:
             cost = Cost(calls * share, processor * share, rows, start)
