@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,9 +81,12 @@ class Fault:
             time.sleep(0.002)
 
     def _lose_unsynced(self) -> None:
-        for path in self._folder.rglob("*"):
-            if path.is_file() and path.stat().st_ino in self._unsynced:
-                os.truncate(path, path.stat().st_size // 2)
+        for folder, _, names in os.walk(self._folder):
+            for path in (Path(folder, name) for name in names):
+                with suppress(FileNotFoundError):  # another thread renamed or removed it
+                    about = path.stat()
+                    if about.st_ino in self._unsynced:
+                        os.truncate(path, about.st_size // 2)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
