@@ -57,7 +57,7 @@ def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> Tenso
     """Convert a dict or tuple, nested or not, to a TensorDict of batch size `[]`.
 
     Items of a tuple are named `tuple_obs_0`, `tuple_obs_1`, …, as in AgileRL. A TensorDict keeps
-    its batch size. For leaves, `dtype` and `UsageError` see `to_torch_tensor`.
+    its batch size. For features, `dtype` and `UsageError` see `to_torch_tensor`.
 
     Example:
         >>> to_tensordict((np.zeros(2), 1))["tuple_obs_1"]
@@ -123,12 +123,12 @@ def to_transition(
 
     Args:
         batch: `[B]`, from `ds.sample()`.
-        observation_key: Leaf, or parent of leaves, of the observation.
-        done_key: Leaf to use as `done`; by default truncated episodes are not done, so targets
+        observation_key: Feature, or parent of features, of the observation.
+        done_key: Feature to use as `done`; by default truncated episodes are not done, so targets
             bootstrap from their next observation.
 
     Raises:
-        UsageError: A missing leaf.
+        UsageError: A missing feature.
     """
 
     def leaf(key: Key) -> Any:

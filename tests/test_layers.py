@@ -23,7 +23,7 @@ PACKAGES = {
     "raw": "Bytes of files as arrays: HDF5, Arrow, npz, TFRecord, archives, images and video.",
     "fetch": "Files of hosts on this disk: planned first, then fetched, with sizes and digests checked.",
     "store": "The dataset directory: written once, audited, published by a rename, read by anyone.",
-    "rows": "Numbers to rows to leaves: samplers, selections, storages, gathering and derived leaves.",
+    "rows": "Numbers to rows to features: samplers, selections, storages, gathering and derived features.",
     "formats": "Published formats: how datasets of each are listed, read and written.",
     "analysis": "Facts about a dataset: statistics, checks, quality of episodes, alignment, replays.",
     "pipeline": "Everything that makes a dataset, or files of one: conversion, recipes, recording, export.",

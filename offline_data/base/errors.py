@@ -194,7 +194,7 @@ class StepError(OfflineDataError):
 
 
 class UnknownLeafError(StepError, NotFoundError):
-    """A step names a leaf or a field that the dataset does not have."""
+    """A step names a feature or a field that the dataset does not have."""
 
     code = "unknown_leaf"
 

@@ -206,8 +206,8 @@ def unknown(
 ) -> _Error:
     """Return the error for an unknown name; its hint offers the most similar known ones.
 
-    `problem` is the beginning of the message, before the name; `hint` is for a name that no known one is
-    similar to; `listed`: the message lists all known names. Others: see `did_you_mean`.
+    `problem` is the beginning of the message, before the name; `hint` is for a name that no known
+    one is similar to; `listed`: the message lists all known names. Others: see `did_you_mean`.
 
     Example:
         >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])

@@ -55,8 +55,9 @@ _LARGEST_BATCH = 1 << 24
 class Buffer(Saves, Generic[Batch]):
     """Samples batches of the rows of an immutable storage.
 
-    A batch is gathered, then derived leaves and the sampler's leaves are added, then `collate_fn`
-    and the transforms are applied. For the arguments see `ReplayBuffer`, which also writes rows.
+    A batch is gathered, then derived features and the sampler's features are added, then
+    `collate_fn` and the transforms are applied. For the arguments see `ReplayBuffer`, which also
+    writes rows.
     """
 
     STATE: ClassVar = {
@@ -237,11 +238,11 @@ class Buffer(Saves, Generic[Batch]):
     def __getitem__(self, index: Index) -> Any:
         """Return rows, transformed like batches, in the shape of the index (`[]` for an int).
 
-        A leaf name, or a tuple of names, returns that leaf of all rows.
+        A feature name, or a tuple of names, returns that feature of all rows.
 
         Raises:
             IndexError, UsageError: See `rows_of`.
-            KeyError: No such leaf.
+            KeyError: No such feature.
         """
         names = index if isinstance(index, tuple) else (index,)
         if names and all(isinstance(name, str) for name in names):
@@ -285,10 +286,10 @@ class Buffer(Saves, Generic[Batch]):
         Args:
             predicate: Expression of `offline_data.traj`, such as `traj.reward.sum() > 100`, or a
                 function that takes a trajectory; None: all.
-            trajectory_key: Leaf of trajectory numbers; None: the trajectories of slices.
+            trajectory_key: Feature of trajectory numbers; None: the trajectories of slices.
 
         Raises:
-            UsageError: No such leaf; or other leaves than the stored episodes of a dataset.
+            UsageError: No such feature; or other features than the stored episodes of a dataset.
             TypeError: Rows that are not TensorDicts.
             MissingDependencyError: torchrl is not installed.
         """
@@ -466,7 +467,7 @@ class Buffer(Saves, Generic[Batch]):
         self.__dict__.update(known)
 
     def _prepare(self) -> None:
-        """Compute what derived leaves need of the whole dataset, before workers start."""
+        """Compute what derived features need of the whole dataset, before workers start."""
         for derive in self._derived:
             if isinstance(derive, Normalizer):
                 derive.prepare()

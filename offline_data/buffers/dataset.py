@@ -72,8 +72,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     `batch["action"]`, with the results `batch["next", "reward"]`, `["next", "terminated"]`,
     `["next", "truncated"]` and `["next", "done"]` (terminated or truncated); root `done`,
     `terminated` and `truncated` are False. `batch["index"]` are the rows and `batch["episode"]` the
-    episodes, int64 `[B]`. Text leaves are int32 codes. Flags and rewards are `[B, 1]`. Every leaf of
-    a batch is a contiguous copy.
+    episodes, int64 `[B]`. Text features are int32 codes. Flags and rewards are `[B, 1]`. Every
+    feature of a batch is a contiguous copy.
 
     `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: another
     buffer over the same files, without a copy.
@@ -168,7 +168,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         return self
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
-        """Read that leaf only, unless something is computed from the others."""
+        """Read that feature only, unless something is computed from the others."""
         storage = self.storage
         size = len(key)
         derived = [
@@ -187,7 +187,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def valid_rows(self) -> Tensor:
         """The rows that samplers draw by default, ascending, int64 `[n]`, a copy.
 
-        Excludes transitions that have no known next observation and are not terminated. With
+        Excludes steps that have no known next observation and are not terminated. With
         `split_trajs=True` rows are whole episodes, and none is excluded.
         """
         if not len(self):
@@ -220,7 +220,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def decode(self, key: KeyLike, codes: Any) -> Any:
         """Return the strings of text codes (an int, or ints of any shape), in lists of that shape.
 
-        Missing text is None. Raises `UsageError` if the leaf is not text or a code is out of range.
+        Missing text is None. Raises `UsageError` if the feature is not text or a code is out of
+        range.
         """
         return _decode_text(as_key(key), self._words, codes)
 
@@ -464,39 +465,41 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         | `infos/…`, others | `[n, …]` | as stored | `"dataset"` only |
 
         Each style has exactly the keys that its consumers take: `"transitions"` those of CORL's and
-        OfflineRL-Kit's replay buffers, `"episodes"` the arguments of d3rlpy's `MDPDataset(**arrays)`
-        and what `d4rl.sequence_dataset(env, arrays)` cuts, `"qlearning"` what D4RL's and
-        OfflineRL-Kit's `qlearning_dataset` return. `"dataset"` is what `env.get_dataset()` of D4RL
-        returns, for code that calls it: every column of the file, by its name and in the order of
-        its rows, but none that has no value per row (`metadata/…`, in `ds.metadata.about`). A
-        dataset without a record of such columns (`ds.metadata.about["columns"]`) has its leaves by
-        D4RL's names, `timeouts` always, and `next_observations` if all of them are known.
+        OfflineRL-Kit's replay buffers, `"episodes"` the arguments of d3rlpy's
+        `MDPDataset(**arrays)` and what `d4rl.sequence_dataset(env, arrays)` cuts, `"qlearning"`
+        what D4RL's and OfflineRL-Kit's `qlearning_dataset` return. `"dataset"` is what
+        `env.get_dataset()` of D4RL returns, for code that calls it: every column of the file, by
+        its name and in the order of its rows, but none that has no value per row (`metadata/…`, in
+        `ds.metadata.about`). A dataset without a record of such columns
+        (`ds.metadata.about["columns"]`) has its features by D4RL's names, `timeouts` always, and
+        `next_observations` if all of them are known.
 
         `"qlearning"` arrays are float32. Differences from d4rl's functions:
 
-        - `qlearning_dataset` equals `style="qlearning"`, value for value, if episodes end as the file's
-          `terminals` and `timeouts` say (`manifest.notes` lists exceptions). It drops the transition of
-          every time-out, so an episode of 1000 steps has 999, and code that counts steps
-          (`return_reward_range`) drifts by one row per episode; it drops the last row even if
+        - `qlearning_dataset` equals `style="qlearning"`, value for value, if episodes end as the
+          file's `terminals` and `timeouts` say (`manifest.notes` lists exceptions). It drops the
+          transition of every time-out, so an episode of 1000 steps has 999, and code that counts
+          steps (`return_reward_range`) drifts by one row per episode; it drops the last row even if
           terminated; and the next observation is that of the next row, even across episodes.
-          `"transitions"` has none of these defects; code that counts or cuts needs `"episodes"`. If the
-          file has no `timeouts` (v0 sets), d4rl counts steps, one too many after a terminated episode:
-          it drops the row before a time-out and keeps the row that leads into the next episode.
+          `"transitions"` has none of these defects; code that counts or cuts needs `"episodes"`. If
+          the file has no `timeouts` (v0 sets), d4rl counts steps, one too many after a terminated
+          episode: it drops the row before a time-out and keeps the row that leads into the next
+              episode.
         - `sequence_dataset` cuts `env.get_dataset()` at `terminals | timeouts`, which works with
           `"episodes"`; if the file has no `timeouts` it counts to `max_episode_steps` and loses the
           rows after the last end. Here every episode has an end.
 
-        `docs/recipes/arrays.md` has examples. Transforms, `derived` and `device` are ignored; text is
-        codes.
+        `docs/recipes/arrays.md` has examples. Transforms, `derived` and `device` are ignored; text
+        is codes.
 
         Args:
             style: See above.
-            observation_key: Leaf to return as the observation; required if there are several.
+            observation_key: Feature to return as the observation; required if there are several.
             copy: Whether to copy. False: arrays are memory-mapped views of the files where the rows
                 are contiguous on disk, and writing to them changes this process's memory only.
 
         Raises:
-            UsageError: Several observation leaves and no `observation_key`, rows that are whole
+            UsageError: Several observation features and no `observation_key`, rows that are whole
                 episodes (`split_trajs=True`), or `"episodes"` with end flags within an episode.
             NotFoundError: The dataset was deleted.
         """
@@ -516,8 +519,9 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def to_minari(self) -> Any:
         """Return a `minari.MinariDataset` of the dataset or view, which reads episodes when asked for them.
 
-        Nothing is copied; it is read-only. Transforms and derived leaves are ignored, and so is what Minari
-        has no place for, as `offline_data.export(…, to="minari", dry_run=True)` lists it.
+        Nothing is copied; it is read-only. Transforms and derived features are ignored, and so is
+        what Minari has no place for, as `offline_data.export(…, to="minari", dry_run=True)` lists
+        it.
 
         Raises:
             MissingDependencyError: Minari cannot be imported.
@@ -530,8 +534,9 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def to_d3rlpy(self, *, observation_key: KeyLike | None = None) -> Any:
         """Return a `d3rlpy.dataset.ReplayBuffer` with the episodes of the dataset or view in memory.
 
-        Transforms and derived leaves are ignored. `observation_key` is the leaf of observations, required
-        if there are several. d3rlpy has one end for an episode: `terminated`, else it is a time-out.
+        Transforms and derived features are ignored. `observation_key` is the feature of
+        observations, required if there are several. d3rlpy has one end for an episode:
+            `terminated`, else it is a time-out.
 
         Raises:
             MissingDependencyError: d3rlpy cannot be imported.
@@ -545,8 +550,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def to_hf(self) -> Any:
         """Return a `datasets.Dataset` of the rows, which are read when they are asked for.
 
-        Columns are the leaves of a batch by name, `next.reward`, as numpy arrays. Transforms and derived
-        leaves are applied; text is codes. Rows are in the order of the dataset or view.
+        Columns are the features of a batch by name, `next.reward`, as numpy arrays. Transforms and
+        derived features are applied; text is codes. Rows are in the order of the dataset or view.
 
         Raises `MissingDependencyError` if datasets cannot be imported.
         """
@@ -596,7 +601,7 @@ class DatasetView(BaseDatasetExperienceReplay):
     """A buffer of selected rows of a dataset, made by `filter`, `split`, `subset`, ….
 
     Rows and episodes are numbered within the view: `view[batch["index"]]` are the rows of a batch,
-    and `view.episodes["return"][batch["episode"]]` the returns of their episodes. The leaves
+    and `view.episodes["return"][batch["episode"]]` the returns of their episodes. The features
     `dataset_index` and `dataset_episode` have the dataset's numbers. Slices, n-step returns and
     other functions of adjacent rows use the view's rows only; non-contiguous pieces of an episode
     are separate runs.
@@ -686,7 +691,7 @@ class DatasetView(BaseDatasetExperienceReplay):
 
 @pickled_by_name
 class TextDecoder:
-    """Replaces the codes of every text leaf in a batch by strings (`NonTensorStack`)."""
+    """Replaces the codes of every text feature in a batch by strings (`NonTensorStack`)."""
 
     def __init__(self, words: Mapping[Key, list[str]]) -> None:
         self._words = words

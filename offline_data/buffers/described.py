@@ -22,7 +22,7 @@ Returns = TypeVar("Returns")
 class Described:
     """Mixin of datasets: spaces, environment, normalized scores and statistics.
 
-    They describe the stored data, without transforms and derived leaves; spaces, environment and
+    They describe the stored data, without transforms and derived features; spaces, environment and
     scores of a view are those of its dataset.
     """
 
@@ -42,13 +42,13 @@ class Described:
         """The Gymnasium space of an observation.
 
         If the source declares none, as in D4RL's files, it is a `Box` of the stored shape and
-        dtype (a `Dict` of these if an observation has several leaves) whose bounds are those of the dtype:
-        infinite for floating-point numbers, as `space.is_bounded()` says.
+        dtype (a `Dict` of these if an observation has several features) whose bounds are those of
+        the dtype: infinite for floating-point numbers, as `space.is_bounded()` says.
 
         Raises:
             MissingDependencyError: gymnasium cannot be imported.
             FormatError: The declared space cannot be read.
-            NotFoundError: The dataset has no such leaf.
+            NotFoundError: The dataset has no such feature.
         """
         return space_of(self._steps_storage.reader, "observation")
 
@@ -65,12 +65,13 @@ class Described:
     def specs(self) -> Specs:
         """TorchRL specs of `observation`, `action`, `reward` and `done`, of all stored rows.
 
-        They are the declared spaces; where the source declares none, the bounds are those of the dtype
-        (flags, 8-bit images, text codes, tokens) or else the smallest and largest value of each feature
-        in the data, the last observations of episodes included, for which these leaves are read once.
-        `ds.specs.spaces["action"].origin` says which: `declared`, `dtype` or `data`. Declared bounds are
-        never widened: `offline-data check` names rows outside of them (RL023, RL030). Discrete actions
-        are indices (`Categorical`), as they are stored, not one-hot. Leaves with NaN have no bounds.
+        They are the declared spaces; where the source declares none, the bounds are those of the
+        dtype (flags, 8-bit images, text codes, tokens) or else the smallest and largest value of
+        each component in the data, the last observations of episodes included, for which these
+        features are read once. `ds.specs.spaces["action"].origin` says which: `declared`, `dtype`
+        or `data`. Declared bounds are never widened: `offline-data check` names rows outside of
+        them (RL023, RL030). Discrete actions are indices (`Categorical`), as they are stored, not
+        one-hot. Components with NaN have no bounds.
 
         ```python
         actor = TanhActor(ds.specs.observation.shape[-1], ds.specs.action)
@@ -154,7 +155,7 @@ class Described:
         relative_to: str | None = None,
         absolute: Sequence[int] = (),
     ) -> DatasetStats:
-        """Compute statistics of every stored leaf and of the episodes; for a view, over its rows.
+        """Compute statistics of every stored feature and of the episodes; for a view, over its rows.
 
         ```python
         found = ds.describe()
@@ -163,18 +164,18 @@ class Described:
         found["observation"].features.mean, found.per_episode.returns.median
         ```
 
-        One pass over all data in bounded memory. The T rows of an episode count; the observation after
-        its last action does in minima and maxima alone. Whole episodes that a view cuts have their whole
-        return.
+        One pass over all data in bounded memory. The T rows of an episode count; the observation
+        after its last action does in minima and maxima alone. Whole episodes that a view cuts have
+        their whole return.
 
         Args:
             chunk: Also describe action chunks; these three are documented at `offline_data.stats`.
-            relative_to: Observation leaf to subtract from the actions of a chunk.
+            relative_to: Observation feature to subtract from the actions of a chunk.
             absolute: Elements of the action that it is not subtracted from.
 
         Raises:
             UsageError: The view is empty, or has no such chunk.
-            NotFoundError: No leaf `relative_to`.
+            NotFoundError: No feature `relative_to`.
             ManifestError: A file is missing or damaged.
         """
         storage, pieces = self.storage, None

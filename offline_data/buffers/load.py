@@ -139,8 +139,8 @@ def load_dataset(
     Args:
         id: `source:name[@revision]`, a name that only one dataset has (`hopper-medium-v2`,
             `lerobot/pusht`; datasets on this disk come first), the path of a dataset directory, or
-            `prefix:name` with a prefix given to `register_dataset`, whose function receives all other
-            arguments.
+            `prefix:name` with a prefix given to `register_dataset`, whose function receives all
+            other arguments.
         dataset_id: TorchRL's name for `id`.
         batch_size: Default number of rows in a batch.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
@@ -162,12 +162,12 @@ def load_dataset(
             with `mask`, `traj_ids` and `dataset_index` (rows of the transitions).
         device: Device of batches.
         in_memory: Whether to copy the whole dataset to `device` once and gather batches there.
-        keys: Leaves of batches, or parents of leaves; None: all.
-        derived: Functions that add leaves computed from other rows, such as `n_step(3, 0.99)`, or
+        keys: Features of batches, or parents of features; None: all.
+        derived: Functions that add features computed from other rows, such as `n_step(3, 0.99)`, or
             a list of them in order of application.
-        delta_timestamps: Seconds by leaf, as LeRobot's: leaves become `[B, k, …]`, with `KEY_is_pad`
-            next to them; see `offline_data.delta_timestamps`. Batches then have no next observations,
-            and the default sampler draws all rows.
+        delta_timestamps: Seconds by feature, as LeRobot's: features become `[B, k, …]`, with
+            `KEY_is_pad` next to them; see `offline_data.delta_timestamps`. Batches then have no
+            next observations, and the default sampler draws all rows.
         decode_text: Whether to return text as strings (`NonTensorStack`); slow.
         decode: Whether to decode encoded images to pixels, in `torch.get_num_threads()` threads;
             False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None for padding).

@@ -17,7 +17,7 @@ from offline_data.rows import fields
 
 @pickled_by_name
 class Draw(NamedTuple):
-    """A sampler's output for one batch: rows int64 `[B]`, leaves by key, whether an epoch ends."""
+    """One batch of a sampler: rows int64 `[B]`, features by key, whether an epoch ends."""
 
     rows: Tensor
     info: dict[Any, Tensor]

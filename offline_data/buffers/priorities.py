@@ -1,4 +1,4 @@
-"""Priorities that are read from the leaves of batches."""
+"""Priorities that are read from the features of batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PrioritiesOfLeaves(Buffer[TensorDict]):
     """A `Buffer` that reads priorities from batches."""
 
     priority_key: Key = ("td_error",)
-    """Leaf of the priorities; the sampler reduces several values per row to one."""
+    """Feature of the priorities; the sampler reduces several values per row to one."""
 
     def update_tensordict_priority(self, data: Any) -> None:
         """Set priorities from a batch `[B, …]` or `[]`; no effect if the sampler uses none.

@@ -22,7 +22,7 @@ from offline_data.store.spaces import LeafSpace, known_spaces, leaves_with_space
 @pickled_by_name
 @dataclass(frozen=True, eq=False)
 class Specs:
-    """TorchRL specs of the leaves of a batch, without its batch dimension.
+    """TorchRL specs of the features of a batch, without its batch dimension.
 
     Each accepts batches, as TorchRL's do: `specs.action.is_in(batch["action"])`.
     """
@@ -39,10 +39,10 @@ class Specs:
     batch: Any
     """`Composite` of all of these as a batch has them; of text, of its tokens."""
     spaces: Mapping[str, LeafSpace]
-    """Bounds of each leaf, and where they are from (`origin`)."""
+    """Bounds of each feature, and where they are from (`origin`)."""
 
     def is_in(self, batch: Any) -> bool:
-        """Return True if all values of a batch are within; leaves that it lacks are an error."""
+        """Return True if all values of a batch are within; features that it lacks are an error."""
         return bool(self.batch.is_in(batch))
 
     def __repr__(self) -> str:
@@ -53,10 +53,10 @@ class Specs:
 @pickled_by_name
 @dataclass(frozen=True, eq=False)
 class Spaces:
-    """Bounds of leaves, before they are TorchRL specs.
+    """Bounds of features, before they are TorchRL specs.
 
     Attributes:
-        leaves: Bounds and stored dtype of each leaf, by TED key.
+        leaves: Bounds and stored dtype of each feature, by TED key.
         observed: Root keys of observations.
     """
 
@@ -64,15 +64,15 @@ class Spaces:
     observed: frozenset[Key]
 
     def rename(self, names: Mapping[Key, Key]) -> Spaces:
-        """Return them by other names; `names` has all leaves."""
+        """Return them by other names; `names` has all features."""
         leaves = {names[key]: leaf for key, leaf in self.leaves.items()}
         return Spaces(leaves, frozenset(names[key] for key in self.observed))
 
     @classmethod
     def union(cls, parts: Sequence[Spaces], *, keys: Sequence[Key] | None, cast: bool) -> Spaces:
-        """Return bounds that contain the leaves of all parts, of those that all have.
+        """Return bounds that contain the features of all parts, of those that all have.
 
-        Raises `UsageError` for leaves of different shapes, or of different dtypes without `cast`.
+        Raises `UsageError` for features of different shapes, or of different dtypes without `cast`.
         """
         common = [key for key in parts[0].leaves if all(key in part.leaves for part in parts)]
         heads = [()] if keys is None else keys
@@ -140,7 +140,7 @@ def check_torchrl() -> None:
 
 
 def spaces_of(reader: DatasetReader) -> Spaces:
-    """Return the bounds of a dataset's leaves; raises `FormatError` for a declared space that is none."""
+    """Return the bounds of all features; raises `FormatError` for an invalid declared space."""
     spaces = {**known_spaces(reader)}
     spaces |= _spaces_of_data(reader, [k for k in leaves_with_space(reader) if k not in spaces])
     leaves = leaves_with_space(reader)
@@ -149,7 +149,7 @@ def spaces_of(reader: DatasetReader) -> Spaces:
 
 
 def specs_from(spaces: Spaces) -> Specs:
-    """Return the TorchRL specs of leaves; torchrl must be installed."""
+    """Return the TorchRL specs of features; torchrl must be installed."""
     to_composite = import_module("offline_data.buffers.bridges.torchrl").to_composite
     typed = dict(spaces.leaves)
     flags = {key: typed[key] for key in (TERMINATED, TRUNCATED) if key in typed}
@@ -169,7 +169,7 @@ def specs_from(spaces: Spaces) -> Specs:
 
 
 def _spaces_of_data(reader: DatasetReader, keys: list[Key]) -> dict[Key, LeafSpace]:
-    """Return the smallest and largest value of each feature of some leaves, in bounded memory.
+    """Return the smallest and largest value of each component of some features, in bounded memory.
 
     NaN where one is in the data, which no bound contains.
     """

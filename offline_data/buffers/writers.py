@@ -46,7 +46,7 @@ class Writer(Saves):
 
     STATE: ClassVar = {"write_count": fields.COUNT}
     indexes = False
-    """Whether TensorDicts that are read from the storage have the leaf `index`."""
+    """Whether TensorDicts that are read from the storage have the feature `index`."""
 
     def __init__(self) -> None:
         self.write_count = 0

@@ -1,7 +1,7 @@
 """Whole episodes as arrays: the one shape that readers return and writers take.
 
-It knows neither files nor formats. Start with `EpisodeBatch` in `batch`; `fields` has the names of leaves, and
-`cut` and `joining` make episodes of rows and batches of episodes.
+It knows neither files nor formats. Start with `EpisodeBatch` in `batch`; `fields` has the names of
+features, and `cut` and `joining` make episodes of rows and batches of episodes.
 """
 
 from __future__ import annotations

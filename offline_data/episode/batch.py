@@ -36,10 +36,10 @@ from offline_data.episode.fields import (
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """`E` whole episodes of `T_e` transitions each, `N = ΣT_e`; checked on construction.
+    """`E` whole episodes of `T_e` steps each, `N = ΣT_e`; checked on construction.
 
-    Text leaves are object arrays of `str` (None for missing values); all others are numeric or bool
-    arrays with any strides. Images that stay JPEG or PNG are an `EncodedColumn`
+    Text features are object arrays of `str` (None for missing values); all others are numeric or
+    bool arrays with any strides. Images that stay JPEG or PNG are an `EncodedColumn`
     (`offline_data.store.encoded`). Nothing is copied; arrays must not change afterwards.
 
     Raises:
@@ -63,7 +63,7 @@ class EpisodeBatch:
     """
 
     lengths: NDArray[np.int64]
-    """`[E]` transitions of each episode, at least 1."""
+    """`[E]` steps of each episode, at least 1."""
     steps: Mapping[Key, NDArray[np.generic]]
     """`[N, …]` columns by TED key: `("action", …)` or tokens, and results of the action under `"next"`;
     `("next", "terminated")` and `("next", "truncated")` bool `[N, 1]` are required;
@@ -76,7 +76,7 @@ class EpisodeBatch:
     episodes: Mapping[Key, NDArray[np.generic]] = field(default_factory=dict)
     """`[E, …]` columns the source gives per episode: `("id",)`, `("seed",)`, …"""
     dropped: tuple[Dropped, ...] = ()
-    """Leaves of these episodes that could not be kept."""
+    """Features of these episodes that could not be kept."""
     notes: tuple[str, ...] = ()
     """Rules that had to be applied to these episodes, as sentences for the manifest."""
     skipped: tuple[Skipped, ...] = ()

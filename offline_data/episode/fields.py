@@ -1,4 +1,4 @@
-"""Names of leaves: nested keys, their text form, and the keys every dataset has."""
+"""Names of features: nested keys, their text form, and the keys every dataset has."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "fina
 
 @dataclass(frozen=True, order=True)
 class Dropped:
-    """A leaf that could not be kept."""
+    """A feature that could not be kept."""
 
     key: str
-    """The leaf as the source names it, parts joined by `/`."""
+    """The feature as the source names it, parts joined by `/`."""
     reason: str
     """Why, in a sentence for the user."""
 
@@ -51,7 +51,7 @@ class Skipped:
 
 
 def next_of(key: Key) -> Key:
-    """Return the TED key of the value of a root leaf after the action: `("next", *key)`."""
+    """Return the TED key of the value of a root feature after the action: `("next", *key)`."""
     return ("next", *key)
 
 
@@ -83,7 +83,7 @@ _LONGEST_NAME = 240
 def check_key(key: Key) -> Key:
     """Return `key` if every part can be a file name, else raise `FormatError`.
 
-    Leaves become files under a dataset directory, and their names come from downloaded files.
+    Features become files under a dataset directory, and their names come from downloaded files.
     """
     for part in key:
         odd = part in {"", ".", ".."} or not is_unicode(part) or any(c in part for c in "/\\\0\n")

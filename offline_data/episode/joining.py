@@ -37,7 +37,7 @@ def join_episodes(
 ) -> Iterator[EpisodeBatch]:
     """Call each reading, and yield the results joined to batches of about `budget` bytes.
 
-    Leaves, dtypes and row shapes must equal those of the first episode: nothing is cast. With
+    Features, dtypes and row shapes must equal those of the first episode: nothing is cast. With
     `skip_bad`, an episode that raises `FormatError` or differs is skipped, and a `FormatError` from
     the iterator itself skips the rest; the last batch may then have no episodes.
 
@@ -129,7 +129,7 @@ def with_place(error: FormatError, where: str, advice: str = SKIP_HINT) -> Forma
 
 
 def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()) -> EpisodeBatch:
-    """Join batches with equal leaves, dtypes and shapes; `skipped` is added to theirs."""
+    """Join batches with equal features, dtypes and shapes; `skipped` is added to theirs."""
     first = batches[0]
     if len(batches) == 1:
         return replace(first, skipped=(*first.skipped, *skipped))
@@ -171,7 +171,7 @@ def _read(
 
 
 def _schema(batch: EpisodeBatch, expected: Schema | None) -> Schema:
-    """Return dtype and row shape of each leaf; raises `FormatError` if not as expected."""
+    """Return dtype and row shape of each feature; raises `FormatError` if not as expected."""
     tables = {"": {**batch.steps, **batch.observations}, "episode ": batch.episodes}
     found: Schema = {
         table + join_key(key): (

@@ -1,8 +1,8 @@
-"""Numbers to rows to leaves: samplers, selections, storages, gathering and derived leaves.
+"""Numbers to rows to features: samplers, selections, storages, gathering and derived features.
 
-A batch is the leaves of some rows, gathered at once, with derived leaves computed; nothing here knows where a
-dataset comes from. Start with `storage` and `samplers.base`, then `gather`, which copies rows in C where it
-can.
+A batch is the features of some rows, gathered at once, with derived features computed; nothing here
+knows where a dataset comes from. Start with `storage` and `samplers.base`, then `gather`, which
+copies rows in C where it can.
 
 Importing it raises `MissingDependencyError` where torch or tensordict is not installed.
 """

@@ -1,4 +1,4 @@
-"""Leaf keys, in the forms that users write."""
+"""Feature keys, in the forms that users write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offline_data.base.ids import unknown
 from offline_data.episode import Key, join_key, split_key
 
 KeyLike: TypeAlias = str | tuple[str, ...]
-"""A leaf key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""
+"""A key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 """A tensordict key; a string is a single name, see `path_of`."""
@@ -39,8 +39,8 @@ def path_of(key: NestedKey) -> Key:
 def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     """Return the known keys selected by `wanted`, in their original order.
 
-    A key may be a parent, which selects all leaves below it; a string is one key. Raises `UsageError`
-    for a key that is neither a leaf nor a parent of leaves.
+    A key may be a parent, which selects all features below it; a string is one key. Raises
+    `UsageError` for a key that is neither a feature nor a parent of features.
 
     Example:
         >>> select_keys([("action",), ("next", "reward"), ("next", "done")], ["next"])

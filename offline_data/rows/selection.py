@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 DATASET_INDEX: Key = ("dataset_index",)
-"""Leaf of a view's batches: the `index` in the dataset."""
+"""Feature of a view's batches: the `index` in the dataset."""
 DATASET_EPISODE: Key = ("dataset_episode",)
-"""Leaf of a view's batches: the `episode` in the dataset."""
+"""Feature of a view's batches: the `episode` in the dataset."""
 
 _NUMBERS_PER_PIECE = 4
 """Memory per piece, in int64 numbers; a row of a `RowList` takes one."""
@@ -311,7 +311,7 @@ class SubsetStorage:
 
     @cached_property
     def slots(self) -> Mapping[Key, int]:
-        """Position in `leaves` of each leaf, if rows are transitions."""
+        """Position in `leaves` of each feature, if rows are transitions."""
         slots, count = self.steps.slots, self.steps.leaf_count
         own = {DATASET_INDEX: count}
         if EPISODE in slots:

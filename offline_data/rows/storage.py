@@ -38,12 +38,12 @@ class Storage(Sampleable, Protocol):
     """Interface of a buffer's storage: its length, the rows a sampler may draw, and batches."""
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows with only some leaves, and `index`; raises `UsageError`."""
+        """Return the same rows with only some features, and `index`; raises `UsageError`."""
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`, int64 `[B]` in `[0, len)`, as a copy.
 
-        `rows` may become the leaf `index`, so the caller must not reuse it.
+        `rows` may become the feature `index`, so the caller must not reuse it.
         """
 
 
@@ -57,7 +57,7 @@ class DatasetStorage:
 
     Args:
         path: The dataset directory.
-        keys: Leaves of batches, or parents of leaves; None: all.
+        keys: Features of batches, or parents of features; None: all.
         device: Device of batches; the rows of each table are moved as one block.
         pin_memory: Whether batches are in page-locked memory (on the CPU), or are transferred
             through it (if `device` is an accelerator).
@@ -101,7 +101,7 @@ class DatasetStorage:
         self._rows: dict[bool, ValidRows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the maps, which the other process opens itself, and what is computed from leaves."""
+        """Omit the maps, which the other process opens itself, and all computed from features."""
         state = {**vars(self), "_leaves_of": None, "_readahead": None}
         return {name: value for name, value in state.items() if name not in {"_plan", "_tree"}}
 
@@ -160,7 +160,7 @@ class DatasetStorage:
         return assemble(self._tree, self.leaves(rows), rows.shape, self.device)
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of the batch of `rows` by slot; see `slots`."""
+        """Return the features of the batch of `rows` by slot; see `slots`."""
         gather, readahead = self._leaves_of or self._open(), self._readahead
         try:
             if readahead is not None and (readahead.asking or next(readahead.probes)):
@@ -188,7 +188,7 @@ class DatasetStorage:
 
     @property
     def slots(self) -> Mapping[Key, int]:
-        """Position in `leaves` of each leaf of a batch."""
+        """Position in `leaves` of each feature of a batch."""
         return self._plan.slots
 
     @property

@@ -29,7 +29,7 @@ class TrajectoryStorage:
     """The episodes of a dataset as rows `[T]`, padded to the longest episode.
 
     As in TorchRL's `split_trajectories`, `mask` is True for real steps, `traj_ids` is the episode's
-    number, and other leaves are zero where the mask is False (text leaves in `texts`: -1). The
+    number, and other features are zero where the mask is False (text features in `texts`: -1). The
     transition whose next observation is unknown is included. `index` is the episode's number at
     every step, `dataset_index` the row of the transition in `steps`.
     """
@@ -82,5 +82,5 @@ def pad_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tenso
 
 
 def fill(leaf: Tensor, mask: Tensor, value: int) -> None:
-    """Set a leaf `[R, T, …]` to `value` where the mask `[R, T]` is False."""
+    """Set a feature `[R, T, …]` to `value` where the mask `[R, T]` is False."""
     leaf.masked_fill_(~mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim)), value)

@@ -108,7 +108,7 @@ def _steps(links: Sequence[Link], *, invert: bool) -> tuple[Transform, ...]:
 
 
 LABELS = ("index", "priority_weight")
-"""Leaves of a batch's row numbers and importance weights."""
+"""Features of a batch's row numbers and importance weights."""
 
 
 def apply_transforms(
@@ -126,7 +126,7 @@ def apply_transforms(
         steps: Functions applied in order.
         batch: Input of the first; the labels of a TensorDict are those in it.
         labels: Labels of any other kind of batch, each `[B, …]`.
-        names: Names of the label leaves; the first is that of the row numbers.
+        names: Names of the label features; the first is that of the row numbers.
     """
     if not steps:
         return batch
@@ -164,7 +164,7 @@ def _is_permuted(found: Any, index: Any) -> bool:
 
 
 def spread(leaf: Any, size: torch.Size) -> Any:
-    """Expand a leaf `[B]` to a batch `[B, T, …]` as a contiguous copy; non-tensors are unchanged."""
+    """Expand a feature `[B]` to `[B, T, …]` as a contiguous copy; non-tensors are unchanged."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim >= len(size):
         return leaf
     return leaf.reshape(leaf.shape + (1,) * (len(size) - leaf.ndim)).expand(size).contiguous()

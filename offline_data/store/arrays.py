@@ -38,7 +38,7 @@ _FLAT = {"rewards": REWARD, "terminals": TERMINATED, "timeouts": TRUNCATED}
 COLUMNS = "columns"
 """Entry of `about` of datasets made from flat files: dtype of each column, by its name."""
 TIMEOUT: Key = ("file_timeout",)
-"""Episode leaf, where it is not `truncated`: whether the file's own `timeouts` mark the last row."""
+"""Feature of episodes, if unlike `truncated`: whether the file's `timeouts` mark the last row."""
 
 
 class DatasetArrays(Mapping[str, "NDArray[Any]"]):
@@ -47,11 +47,12 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
     Args:
         reader: The dataset.
         style: See `BaseDatasetExperienceReplay.to_numpy`.
-        key: Leaf that is the observation.
+        key: Feature that is the observation.
         rows: `[n]` step rows.
         last: Which of these are the last of an episode, ascending; used by `"episodes"` and
             `"qlearning"`.
-        view: Maps a leaf of a table, or returns None to have a copy; None: all arrays are copies.
+        view: Maps a feature of a table, or returns None to have a copy; None: all arrays are
+            copies.
 
     Raises:
         UsageError: `"episodes"` of a dataset with end flags inside of episodes.
@@ -149,7 +150,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return found if name == "terminals" else found.astype(np.float32, copy=False)
 
     def _place(self, name: str) -> tuple[str, Key, NDArray[np.int64]]:
-        """Return the table, the leaf and the rows of it that an array is read from."""
+        """Return the table, the feature and the rows of it that an array is read from."""
         observed = {"observations": self._key, "next_observations": self._key}
         keys = {**_FLAT, **self._others, "actions": ("action",), **observed}
         key, after, reader = keys[name], name == "next_observations", self._reader
@@ -159,7 +160,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return OBSERVATIONS, key, self._rows + episodes + int(after)
 
     def _scalars(self, key: Key) -> NDArray[Any]:
-        """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
+        """Return a feature without TED's last dimension of flags and rewards: `[n, 1]` is `[n]`."""
         column = self._leaf(self._reader.steps_table, key, self._rows)
         column = column[:, 0] if column.shape[1:] == (1,) else column
         return np.array(column) if self._view is None else column
@@ -172,7 +173,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return np.array(leaf[rows if run is None else run], order="C")
 
     def _view_rows(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Return rows of a leaf as a view of its file, if that is asked for and they can be."""
+        """Return rows of a feature as a view of its file, if that is asked for and they can be."""
         spec, run = self._reader.manifest.tables[table][key], run_of(rows)
         if self._view is None or run is None or spec.encoding or not spec.nbytes:
             return None
@@ -194,7 +195,7 @@ def _columns(reader: DatasetReader) -> dict[str, str]:
 
 
 def _others(reader: DatasetReader, observation: Key) -> dict[str, Key]:
-    """Return the leaves that have no name of their own in D4RL, by the name that files give them."""
+    """Return the features without a name of their own in D4RL, by the name that files give them."""
     own = {observation, next_of(observation), ("action",), REWARD, TERMINATED, TRUNCATED, EPISODE}
     keys = [key for key in (*reader.observation_leaves, *reader.step_leaves) if key not in own]
     roots = {"info": ("infos",), "extra": ()}
@@ -220,7 +221,7 @@ def _names_of_file(reader: DatasetReader, others: Mapping[str, Key]) -> tuple[st
 def whole_arrays(
     reader: DatasetReader, style: Style, key: Key, names: Collection[str] | None
 ) -> dict[str, NDArray[Any]]:
-    """Return all rows of a dataset: leaves with a file of their own as private maps, else copies.
+    """Return all rows of a dataset: features with a file of their own as private maps, else copies.
 
     Raises `UsageError` for an unknown name, what `DatasetArrays` refuses, and copies that take more
     than the free memory.
@@ -267,7 +268,7 @@ def check_style(style: Style) -> None:
 
 
 def observation_leaf(reader: DatasetReader, name: Key) -> Key:
-    """Return the leaf that is the observation, by its key or a parent's; raises `UsageError`."""
+    """Return the feature that is the observation, by its key or a parent's; raises `UsageError`."""
     leaves = [*reader.observation_leaves, *reader.manifest.two_copies]
     found = [leaf for leaf in leaves if leaf[: len(name)] == name]
     if len(found) == 1:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 8192
-"""Rows of a leaf that are compared at once, so that they stay in the processor's cache."""
+"""Rows of a feature that are compared at once, so that they stay in the processor's cache."""
 
 
 @dataclass

@@ -23,7 +23,7 @@ class EpisodeChunk:
     """Some episodes of a dataset, as passed from one step of a recipe to the next.
 
     Arrays of the batch may be read-only views of a file: a step replaces them and never writes into
-    them. Text leaves are int32 codes.
+    them. Text features are int32 codes.
     """
 
     batch: EpisodeBatch
@@ -31,18 +31,18 @@ class EpisodeChunk:
     episodes: NDArray[np.int64]
     """`[E]` number of each episode in the parent."""
     rows: NDArray[np.int64]
-    """`[E]` row in the parent of each episode's first transition here."""
+    """`[E]` row in the parent of each episode's first step here."""
     steps: NDArray[np.int64]
-    """`[E]` number in its episode of each first transition; 0 where episodes are whole."""
+    """`[E]` number in its episode of each first step; 0 where episodes are whole."""
     words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
-    """Vocabularies of text leaves, by the key in the batch's steps or observations."""
+    """Vocabularies of text features, by the key in the batch's steps or observations."""
     by_rows: tuple[tuple[int, str, int], ...] = ()
     """Blocks that a vectorised function had to compute row by row: number of rows, reason, and
     number of the step in the recipe."""
 
     @cached_property
     def row_numbers(self) -> NDArray[np.int64]:
-        """`[N]` row in the parent of every transition.
+        """`[N]` row in the parent of every step.
 
         After a function that changed an episode's length, these are counted from its first row.
         """
@@ -50,12 +50,12 @@ class EpisodeChunk:
 
     @cached_property
     def step_numbers(self) -> NDArray[np.int64]:
-        """`[N]` number of every transition in its episode."""
+        """`[N]` number of every step in its episode."""
         return self._rows_from(self.steps)
 
     @cached_property
     def episode_numbers(self) -> NDArray[np.int64]:
-        """`[N]` number in the parent of the episode of every transition."""
+        """`[N]` number in the parent of the episode of every step."""
         return self.episodes[self.batch.episode_of]
 
     def place(self, row: int, *, observed: bool = False) -> str:
@@ -85,7 +85,7 @@ class EpisodeChunk:
     ) -> EpisodeChunk:
         """Return the same episodes with all step or observation columns replaced.
 
-        Vocabularies of leaves that are gone or no longer int32 are dropped. Raises what
+        Vocabularies of features that are gone or no longer int32 are dropped. Raises what
         `EpisodeBatch` raises.
         """
         old = self.batch
@@ -115,7 +115,7 @@ class EpisodeSelection:
     episodes: NDArray[np.int64]
     """`[C]` numbers in the parent, repeated for several pieces of one episode."""
     lengths: NDArray[np.int64]
-    """`[C]` transitions to take of each, at least 1."""
+    """`[C]` steps to take of each, at least 1."""
     steps: NDArray[np.int64]
     """`[C]` first step to take of each."""
 
@@ -124,7 +124,7 @@ class EpisodeSelection:
 
     @property
     def transitions(self) -> int:
-        """Total number of transitions."""
+        """Total number of steps."""
         return int(self.lengths.sum())
 
     def rows(self, reader: DatasetReader) -> NDArray[np.int64]:
@@ -135,7 +135,7 @@ class EpisodeSelection:
 def select_episodes(
     reader: DatasetReader, num_frames: int | None = None, view: EpisodeSelection | None = None
 ) -> EpisodeSelection:
-    """Select the first `num_frames` transitions of all episodes, or of those of a view."""
+    """Select the first `num_frames` steps of all episodes, or of those of a view."""
     lengths = reader.lengths
     zeros = np.zeros(len(lengths), np.int64)
     chosen = view or EpisodeSelection(np.arange(len(lengths)), np.asarray(lengths), zeros)
@@ -167,7 +167,7 @@ def read_chunk(
 
 
 def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> EpisodeChunk:
-    """Read single transitions, `[n]` ascending rows, each as an episode of its own."""
+    """Read single steps, `[n]` ascending rows, each as an episode of its own."""
     episodes = reader.episode_of(rows)
     ones, steps = np.ones(len(rows), np.int64), rows - reader.starts[episodes]
     return read_chunk(reader, EpisodeSelection(episodes, ones, steps), cut=False)

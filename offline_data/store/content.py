@@ -3,24 +3,24 @@
 They are of values and schema alone. The machine, workers, time, place, layout, packing of files and
 order of a vocabulary do not matter; the order of episodes does.
 
-The digest of an episode of `T` transitions is the SHA-256 of, in this order,
+The digest of an episode of `T` steps is the SHA-256 of, in this order,
 
 - `T` as a little-endian int64, and one byte: 1 if the observation after the last action is known;
-- for each leaf, sorted by table (`episodes`, `observations`, `steps`), then key: its `T` rows; for
-  `observations` the `T` rows before each action, then the one after the last if it is known; for
-  `episodes` its only row.
+- for each feature, sorted by table (`episodes`, `observations`, `steps`), then key: its `T` rows;
+  for `observations` the `T` rows before each action, then the one after the last if it is known;
+  for `episodes` its only row.
 
 Rows are the bytes of their items in C order, little-endian, booleans as 0 and 1. So -0.0 differs
 from 0.0, and NaN equals NaN of the same bits. An item of text is the SHA-256 of its UTF-8, 32 zeros
-if it is missing. Encoded images are the bytes of the files: first the int64 length of each row, then
-all of them; so a dataset of decoded pixels (`images="raw"`) has another digest. What
+if it is missing. Encoded images are the bytes of the files: first the int64 length of each row,
+then all of them; so a dataset of decoded pixels (`images="raw"`) has another digest. What
 follows from other values is left out: `episode` of steps, `next/done` and root flags, and `start`,
-`length`, `return` and the flags of the episode table; so is `file_timeout`, which is how a file writes
-the last of these flags.
+`length`, `return` and the flags of the episode table; so is `file_timeout`, which is how a file
+writes the last of these flags.
 
 The content digest of a dataset is the SHA-256 of `offline-data content 1`, the schema as JSON (a
-sorted list of table, key and kind, without spaces), each followed by a line feed, and the digests of
-all episodes. The kind is `float32[3]`; of text `text[3]`, of images `png uint8[8, 9]`.
+sorted list of table, key and kind, without spaces), each followed by a line feed, and the digests
+of all episodes. The kind is `float32[3]`; of text `text[3]`, of images `png uint8[8, 9]`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from offline_data.store.library import Entry
 from offline_data.store.reader import DatasetReader, open_reader
 
 Leaf: TypeAlias = "tuple[str, Key]"
-"""Table (`steps`, `observations` or `episodes`, in either layout) and TED key of a leaf."""
+"""Table (`steps`, `observations` or `episodes`, in either layout) and TED key of a feature."""
 
 _VERSION = b"offline-data content 1\n"
 _BLOCK = 16 << 20
-"""Bytes of one leaf that are in memory at once."""
+"""Bytes of one feature that are in memory at once."""
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 16
-"""Size of the groups of whole episodes that are hashed together, leaf by leaf."""
+"""Size of the groups of whole episodes that are hashed together, feature by feature."""
 _DERIVED = {*EPISODE_COLUMNS, TIMEOUT[0]}
 
 
 class Content:
-    """The leaves of a dataset, by values that do not depend on how they are stored."""
+    """The features of a dataset, by values that do not depend on how they are stored."""
 
     def __init__(self, reader: DatasetReader) -> None:
         self.reader = reader
@@ -73,7 +73,7 @@ class Content:
 
     @property
     def kinds(self) -> dict[Leaf, str]:
-        """The schema: leaves in order, with their kinds."""
+        """The schema: features in order, with their kinds."""
         return {
             leaf: f"{spec.encoding or ''} {'text' if spec.text else spec.dtype}".lstrip()
             + (str(list(spec.shape)) if spec.shape else "")
@@ -81,7 +81,7 @@ class Content:
         }
 
     def rows(self, leaf: Leaf, rows: NDArray[np.int64], *, after: bool = False) -> Any:
-        """Read `[n]` rows of a leaf: `[n, …]`, text as digests `[n, …, 32]`, images encoded.
+        """Read `[n]` rows of a feature: `[n, …]`, text as digests `[n, …, 32]`, images encoded.
 
         `rows` are step rows, of the table `episodes` numbers of episodes; `after`: the observations
         after their actions.
@@ -121,7 +121,7 @@ class Content:
 def episode_digests(
     content: Content, leaves: Collection[Leaf] | None = None, progress: Progress = SILENT
 ) -> NDArray[np.uint8]:
-    """Compute the digest of each episode, `[E, 32]`, of some leaves or all, in bounded memory.
+    """Compute the digest of each episode, `[E, 32]`, of some features or all, in bounded memory.
 
     Raises `ManifestError`, `FormatError`, `AccessError`: files are damaged, or cannot be read.
     """

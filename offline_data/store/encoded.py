@@ -1,4 +1,4 @@
-"""Leaves of encoded images: concatenated JPEG or PNG bytes, and the offsets of rows.
+"""Features of encoded images: concatenated JPEG or PNG bytes, and the offsets of rows.
 
 ```
 row of the table          0          1          2
@@ -232,7 +232,7 @@ class EncodedColumn:
                 )
 
     def problem(self) -> str | None:
-        """Return what is wrong with a whole leaf of a dataset, or None; decodes nothing."""
+        """Return what is wrong with a whole feature of a dataset, or None; decodes nothing."""
         ends = self._offsets[[0, -1]].tolist()
         if ends != [0, len(self._data)]:
             return f"has {plural(len(self._data), 'byte')}, and its offsets run from {ends[0]} to {ends[1]}"
@@ -368,7 +368,7 @@ def encode_rows(
 
 
 class EncodedWriter:
-    """Appends rows to the two files of an encoded leaf, by `append(file, bytes or array)`."""
+    """Appends rows to the two files of an encoded feature, by `append(file, bytes or array)`."""
 
     def __init__(self, leaf: LeafSpec, append: Callable[[str, Any], None]) -> None:
         self.leaf, self._append, self._end = leaf, append, 0

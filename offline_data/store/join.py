@@ -104,7 +104,7 @@ class RowsPart:
 
     @cached_property
     def leaves(self) -> list[LeafSpec]:
-        """All leaves of rows."""
+        """All features of rows."""
         return [leaf for table in self.tables.values() for leaf in table.leaves]
 
     @cached_property
@@ -116,7 +116,7 @@ class RowsPart:
 
     @cached_property
     def offsets(self) -> dict[str, str]:
-        """The offsets file of every encoded leaf, with the file of its images."""
+        """The offsets file of every encoded feature, with the file of its images."""
         encoded = [leaf for leaf in self.leaves if leaf.encoding not in {None, VIDEO}]
         return {leaf.offsets: leaf.file for leaf in encoded}
 
@@ -154,12 +154,12 @@ def join(
     Args:
         parts: The directories, at least one, of equal layout and schema.
         folder: The new directory; may contain the work of an interrupted call.
-        header: Manifest to which tables, counts, digests, notes and dropped leaves are added.
+        header: Manifest to which tables, counts, digests, notes and dropped features are added.
         names: Names of the parts in messages, else those of their folders.
         consume: Whether parts may be deleted as their rows are written.
 
     Raises:
-        FormatError: A part has another schema; names the part and the leaf.
+        FormatError: A part has another schema; names the part and the feature.
         DamagedPartError: A part is damaged.
         AuditError, NoSpaceError, AccessError: See `finalize`.
 
@@ -412,7 +412,7 @@ def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any
 
 @dataclass(frozen=True)
 class _Change:
-    """Rewriting of one leaf in the rows of a part."""
+    """Rewriting of one feature in the rows of a part."""
 
     leaf: LeafSpec
     add: int = 0

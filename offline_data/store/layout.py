@@ -16,7 +16,7 @@ from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Key
 
 FORMAT_VERSION = 3
-"""Newest directory format that is read; 3 is written if a leaf is a video, 2 if one is encoded, else 1."""
+"""Newest directory format read; 3 is written if a feature is a video, 2 if encoded, else 1."""
 
 MANIFEST = "manifest.json"
 TEXT = "text.json"
@@ -27,7 +27,7 @@ BYTES = ".bytes"
 OFFSETS = ".offsets"
 FRAMES = ".frames"
 VIDEO = "video"
-"""Encoding of a leaf of frames of mp4 files."""
+"""Encoding of a feature of frames of mp4 files."""
 
 STEPS = "steps"
 OBSERVATIONS = "observations"
@@ -67,14 +67,14 @@ def parse_audit(text: str) -> AuditMode:
 WORD = 8
 """Packed rows are padded to whole words of this many bytes, so that a row is gathered as int64."""
 BIG_LEAF = 4096
-"""A leaf of at least this many bytes a row gets a file of its own beside the packed rows."""
+"""A feature of at least this many bytes a row gets a file of its own beside the packed rows."""
 
 DTYPES = {
     "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4,
     "uint64": 8, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
     "complex64": 8, "complex128": 16,
 }  # fmt: skip
-"""Dtypes that a leaf can have, as numpy and torch name them, with their bytes."""
+"""Dtypes that a feature can have, as numpy and torch name them, with their bytes."""
 
 MAX_KEY_PARTS = 64
 """Parts of a nested key, each of which is a level of a batch's TensorDict."""
@@ -101,10 +101,10 @@ Inside: TypeAlias = Annotated[str, Check("a path inside the directory", _is_insi
 Dtype: TypeAlias = Annotated[str, Check(f"one of {', '.join(DTYPES)}", DTYPES.__contains__)]
 
 TEXT_DTYPE = "int32"
-"""Dtype of the codes of a text leaf; -1 stands for a missing value."""
+"""Dtype of the codes of a text feature; -1 stands for a missing value."""
 
 EPISODE = ("episode",)
-"""Step leaf: number of the episode that the row belongs to, int64."""
+"""Step feature: number of the episode that the row belongs to, int64."""
 
 ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 """Root flags of TED, False in every row; only `ted` stores them."""
@@ -114,7 +114,7 @@ CHANNELS = {
     (VIDEO, "uint8"): (3,), (VIDEO, "uint16"): (1,),
 }  # fmt: skip
 FRAME_BYTES = 8
-"""Bytes of a row of a leaf of videos: int32 numbers of the video and of its frame."""
+"""Bytes of a row of a feature of videos: int32 numbers of the video and of its frame."""
 MAX_SIDE, MAX_PIXELS = 65_500, 1 << 26
 """Limits of an encoded image: that of libjpeg, and 200 MB when decoded."""
 
@@ -138,7 +138,7 @@ def fits_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> bool:
 @pickled_by_name
 @dataclass(frozen=True)
 class LeafSpec:
-    """Place of one leaf: row `i` begins at byte `offset + i * stride` of `file`."""
+    """Place of one feature: row `i` begins at byte `offset + i * stride` of `file`."""
 
     key: FileKey
     """Nested key; in `observations` the root key, which `next` has as well."""
@@ -151,19 +151,19 @@ class LeafSpec:
     offset: Count
     stride: Count
     text: bool = False
-    """Whether the values are codes into this leaf's vocabulary in `text.json`."""
+    """Whether the values are codes into this feature's vocabulary in `text.json`."""
     encoding: str | None = None
     """`jpeg` or `png` if rows are such images, end to end in `file`; `video` if `file` has the video
     and frame of each row. `dtype` and `shape` are those of decoded ones, `offset` and `stride` 0."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one row of this leaf, decoded."""
+        """Bytes of one row of this feature, decoded."""
         return DTYPES[self.dtype] * prod(self.shape)
 
     @property
     def offsets(self) -> str:
-        """File of an encoded leaf that says where its rows begin: int64 `[rows + 1]`."""
+        """File of an encoded feature that says where its rows begin: int64 `[rows + 1]`."""
         return self.file.removesuffix(BYTES) + OFFSETS
 
     def to_json(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class LeafSpec:
 @pickled_by_name
 @dataclass(frozen=True)
 class TableSpec:
-    """One table: rows that belong together, as packed records and big leaves."""
+    """One table: rows that belong together, as packed records and big features."""
 
     rows: Count
     leaves: tuple[LeafSpec, ...]
@@ -189,7 +189,7 @@ class TableSpec:
 
     @property
     def by_key(self) -> dict[Key, LeafSpec]:
-        """All leaves by key."""
+        """All features by key."""
         return {leaf.key: leaf for leaf in self.leaves}
 
     @property
@@ -217,7 +217,7 @@ class TableSpec:
 def with_counts(
     tables: Mapping[str, TableSpec], transitions: int, episodes: int
 ) -> dict[str, TableSpec]:
-    """Return tables of steps and observations with the rows of so many transitions and episodes."""
+    """Return tables of steps and observations with the rows of so many steps and episodes."""
     rows = {OBSERVATIONS: transitions + episodes}
     return {name: table.with_rows(rows.get(name, transitions)) for name, table in tables.items()}
 
@@ -228,12 +228,12 @@ def file_sizes(tables: Mapping[str, TableSpec]) -> dict[str, int]:
 
 
 def video_name(leaf: LeafSpec, number: int, *, times: bool = False) -> str:
-    """Return the name of a video of a leaf, or of the times of its frames."""
+    """Return the name of a video of a feature, or of the times of its frames."""
     stem = leaf.file.removesuffix(FRAMES)
     return f"{stem}.{VIDEO}/{number:06d}.{'times' if times else 'mp4'}"
 
 
 def leaves_by_file(leaves: Mapping[Key, LeafSpec]) -> list[dict[Key, LeafSpec]]:
-    """Group leaves that share a file, ordered by file, so that its rows are read once for all."""
+    """Group features that share a file, ordered by file, so that its rows are read once for all."""
     ordered = sorted(leaves.items(), key=lambda item: item[1].file)
     return [dict(group) for _, group in groupby(ordered, key=lambda item: item[1].file)]

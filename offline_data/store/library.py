@@ -278,7 +278,7 @@ class Stored:
 
     @property
     def transitions(self) -> int:
-        """Number of its transitions."""
+        """Number of its steps."""
         return int(self.manifest.counts["transitions"])
 
     @property

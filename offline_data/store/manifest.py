@@ -62,10 +62,10 @@ from offline_data.store.layout import (
 MAX_BYTES = 64 << 20
 """Bytes of the largest manifest that is read: it has about 300 for each raw file."""
 MAX_DIMENSIONS = 31
-"""Dimensions of a row of a leaf: numpy before version 2 has 32, including that of rows."""
+"""Dimensions of a row of a feature: numpy before version 2 has 32, including that of rows."""
 NEXT_TOO = "next_too"
-"""Option of datasets whose steps change `next` leaves with their root leaves, also where both are
-stored apart. Earlier versions did not, and do not record it."""
+"""Option of datasets whose steps change `next` features with their root features, also where both
+are stored apart. Earlier versions did not, and do not record it."""
 _LENGTH = 2**31
 """Bound of each dimension of a row."""
 
@@ -81,7 +81,7 @@ _REQUIRED: dict[str, dict[Key, tuple[str, tuple[int, ...]]]] = {
         **dict.fromkeys((("terminated",), ("truncated",), ("final_observation",)), ("bool", ())),
     },
 }
-"""Leaves that are used in computations, and their required dtypes and shapes."""
+"""Features that are used in computations, and their required dtypes and shapes."""
 
 
 class _ManifestVersion(TypedDict):
@@ -185,7 +185,7 @@ class Manifest:
     tables: Mapping[str, TableSpec] = field(metadata={"key": "schema"})
     """`steps`, `observations` and `episodes`, or `ted` and `episodes`."""
     counts: Mapping[str, Count]
-    """`transitions`, `episodes`, `valid_transitions` (those with a known next observation or
+    """`transitions` (steps), `episodes`, `valid_transitions` (those with a known next observation or
     terminated), `terminated` and `truncated` (rows), `without_final_observation` (episodes)."""
     created: str = ""
     """UTC time of publication, ISO 8601."""
@@ -204,11 +204,11 @@ class Manifest:
     notes: tuple[str, ...] = ()
     """Quirks, and rules that were applied."""
     dropped: tuple[Annotated[Mapping[str, str], _reasons("key", "reason")], ...] = ()
-    """Leaves that were not kept: `key`, `reason`."""
+    """Features that were not kept: `key`, `reason`."""
     skipped: tuple[Annotated[Mapping[str, str], _reasons("where", "reason")], ...] = ()
     """Episodes that could not be read and were left out: `where`, `reason`."""
     non_finite: Mapping[str, Mapping[str, Count]] = field(default_factory=dict)
-    """Leaves with NaN or infinity, kept as they are: `{leaf: {"nan": n, "inf": n}}`."""
+    """Features with NaN or infinity, kept as they are: `{leaf: {"nan": n, "inf": n}}`."""
     audit: Mapping[str, Any] = field(default_factory=dict)
     """Rows that were read back and compared: `mode`, `rows`, `episodes`, `differences` (0)."""
     digests: Mapping[Inside, Annotated[Mapping[str, Any], _Digest]] = field(default_factory=dict)
@@ -221,8 +221,8 @@ class Manifest:
     replay: Annotated[Mapping[str, Any], ReplaySummary] | None = None
     """Result of `replay --save`; absent in the file if there is none."""
     two_copies: tuple[FileKey, ...] = ()
-    """Root leaves whose `next` value differs from the following root value, so that both are stored
-    for every transition, in either layout."""
+    """Root features whose `next` value differs from the following root value, so that both are
+    stored for every step, in either layout."""
     sha256: str | None = field(default=None, compare=False)
     """Digest of the manifest file, stated in itself; None in those of older versions."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -403,7 +403,7 @@ def _check_tables(manifest: Manifest, sizes: Mapping[str, int]) -> None:
 
 
 def _check_pairs(leaves: Mapping[str, Mapping[Key, LeafSpec]], two_copies: set[Key]) -> None:
-    """Check leaves with a root and a `next`: stored once, or twice with the same dtype and shape."""
+    """Check features at root and `next`: stored once, or twice with the same dtype and shape."""
     if TED not in leaves:
         observed = leaves[OBSERVATIONS].keys()
         if any(key[0] in RESERVED_ROOTS for key in observed):
@@ -450,7 +450,7 @@ def _check_table(table: str, spec: TableSpec, sizes: Mapping[str, int]) -> dict[
 
 
 def _check_leaf(leaf: LeafSpec, where: str) -> None:
-    """Check that a row of a leaf lies in a row of its file, aligned."""
+    """Check that a row of a feature lies in a row of its file, aligned."""
     shape, size = list(leaf.shape), DTYPES[leaf.dtype]
     if leaf.text and leaf.dtype != TEXT_DTYPE:
         raise ValueError(f"{where} is text of dtype {leaf.dtype}, expected {TEXT_DTYPE}")
@@ -469,7 +469,7 @@ def _check_leaf(leaf: LeafSpec, where: str) -> None:
 def _check_encoded(
     leaf: LeafSpec, file: str, rows: int, sizes: Mapping[str, int], where: str
 ) -> None:
-    """Check a leaf of encoded images; its offsets or frames are checked when they are read."""
+    """Check a feature of encoded images; its offsets or frames are checked when they are read."""
     known = fits_encoding(str(leaf.encoding), leaf.dtype, leaf.shape)
     if not known or file.split("/")[0] not in {STEPS, OBSERVATIONS}:
         images = f"{shown(leaf.encoding)} images of {leaf.dtype} {shown(list(leaf.shape))}"
@@ -487,7 +487,7 @@ def _check_encoded(
 
 
 def _check_videos(leaf: LeafSpec, rows: int, sizes: Mapping[str, int]) -> None:
-    """Check that the videos of a leaf are numbered from 0, and that their times have whole rows."""
+    """Check that a feature's videos are numbered from 0, and that their times have whole rows."""
     if _size_of(leaf.file, f"{rows} frames", sizes) != FRAME_BYTES * rows:
         raise ValueError(f"{shown(leaf.file)} is not the frames of {rows} rows")
     folder = video_name(leaf, 0).rpartition("/")[0]
@@ -503,7 +503,7 @@ def _check_videos(leaf: LeafSpec, rows: int, sizes: Mapping[str, int]) -> None:
 def _check_file(
     file: str, extents: list[tuple[int, int, int]], rows: int, sizes: Mapping[str, int]
 ) -> None:
-    """Check that the leaves of a file do not overlap, and that their rows make up all of it."""
+    """Check that the features of a file do not overlap, and that their rows make up all of it."""
     stride, done = extents[0][2], 0
     for begin, end, own in sorted(extents):
         if own != stride or (begin < done and end > begin):
@@ -521,7 +521,7 @@ def _size_of(file: str, needed: str, sizes: Mapping[str, int]) -> int:
 
 
 def dropped_lines(dropped: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return leaves that were not kept as lines, one for each reason.
+    """Return features that were not kept as lines, one for each reason.
 
     Example:
         >>> dropped_lines({"key": key, "reason": "It has no rows."} for key in "abc")

@@ -1,4 +1,4 @@
-"""Names of the features of leaves, where the source gives them."""
+"""Names of the components of features, where the source gives them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _LONGEST = 40
 
 
 def feature_names(reader: DatasetReader) -> dict[str, tuple[str, ...]]:
-    """Return the names of the features of leaves by TED key; leaves without names are absent.
+    """Return the names of the components of features by TED key; features without names are absent.
 
-    They are LeRobot's `names` in `meta/info.json`: a list, lists of several motors, or numbers by name.
+    They are LeRobot's `names` in `meta/info.json`: a list, lists of several motors, or numbers by
+    name.
     """
     shapes = {join_key(key): leaf.shape for key, leaf in reader.leaves.items()}
     return names_in(reader.manifest.about, shapes)
@@ -26,7 +27,7 @@ def feature_names(reader: DatasetReader) -> dict[str, tuple[str, ...]]:
 def names_in(
     about: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names that a manifest's `about` has of leaves of these shapes; see `feature_names`."""
+    """Return the names that a manifest's `about` has for these shapes; see `feature_names`."""
     features = about.get("features")
     declared = features if isinstance(features, Mapping) else {}
     found = {}

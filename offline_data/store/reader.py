@@ -60,7 +60,7 @@ MAX_TEXT_BYTES = 1 << 30
 
 @pickled_by_name
 class DatasetReader:
-    """Reads a dataset directory of either layout, by leaf, transition or episode.
+    """Reads a dataset directory of either layout, by feature, step or episode.
 
     Creating one only reads the manifest, unless it is given. Arrays are read-only views of the
     files. Instances can be pickled and shared by threads.
@@ -88,12 +88,12 @@ class DatasetReader:
 
     @property
     def steps_table(self) -> str:
-        """Table of the leaves with a row for each transition: `steps`, or `ted` in that layout."""
+        """Table of the features with a row per step: `steps`, or `ted` in that layout."""
         return STEPS if STEPS in self.manifest.tables else TED
 
     @cached_property
     def step_leaves(self) -> dict[Key, LeafSpec]:
-        """Leaves with `N` rows by TED key: `action`, `next/reward`, … and `episode`."""
+        """Features with `N` rows by TED key: `action`, `next/reward`, … and `episode`."""
         if STEPS in self.manifest.tables:
             return self.manifest.tables[STEPS].by_key
         observed = set(self.observation_leaves)
@@ -103,7 +103,7 @@ class DatasetReader:
 
     @cached_property
     def observation_leaves(self) -> dict[Key, LeafSpec]:
-        """Leaves that exist before and after an action, by root key."""
+        """Features that exist before and after an action, by root key."""
         if OBSERVATIONS in self.manifest.tables:
             return self.manifest.tables[OBSERVATIONS].by_key
         ted, apart = self.manifest.tables[TED].by_key, {*ROOT_FLAGS, *self.manifest.two_copies}
@@ -127,7 +127,7 @@ class DatasetReader:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """`[E]` transitions of each episode, contiguous; raises `ManifestError`."""
+        """`[E]` steps of each episode, contiguous; raises `ManifestError`."""
         starts = np.array(self.episodes[("start",)], dtype=np.int64)
         lengths = np.array(self.episodes[("length",)], dtype=np.int64)
         count, ends = self.transitions, np.cumsum(lengths)
@@ -161,7 +161,7 @@ class DatasetReader:
 
     @cached_property
     def vocabularies(self) -> Mapping[str, Mapping[Key, list[str]]]:
-        """`{table: {key: words}}` of text leaves; a code is an index into its words."""
+        """`{table: {key: words}}` of text features; a code is an index into its words."""
         tables = self.manifest.tables.items()
         texts = [(table, leaf.key) for table, spec in tables for leaf in spec.leaves if leaf.text]
         if not texts:
@@ -176,9 +176,9 @@ class DatasetReader:
         return words
 
     def leaf(self, table: str, key: Key) -> NDArray[np.generic]:
-        """Map one leaf of one table: `[rows, *shape]`, read-only, strided.
+        """Map one feature of one table: `[rows, *shape]`, read-only, strided.
 
-        An encoded leaf is an `EncodedColumn`, which `numpy.asarray` decodes.
+        An encoded feature is an `EncodedColumn`, which `numpy.asarray` decodes.
         """
         spec = self.manifest.tables[table]
         leaf = spec[key]
@@ -196,17 +196,17 @@ class DatasetReader:
         return cast("NDArray[Any]", EncodedColumn(data, offsets.view("<i8"), kind, where))
 
     def writable_leaf(self, table: str, key: Key) -> NDArray[np.generic]:
-        """Map a leaf that is not encoded privately: writing changes this process's memory alone."""
+        """Map a raw feature privately: writing changes this process's memory alone."""
         spec = self.manifest.tables[table]
         leaf, path = spec[key], self.path / spec[key].file
         return _view(leaf, spec.rows, lambda: map_privately(path, leaf.stride * spec.rows))
 
     def step(self, key: Key) -> NDArray[np.generic]:
-        """Map a step leaf by TED key, `[N, …]`; text as codes."""
+        """Map a step feature by TED key, `[N, …]`; text as codes."""
         return self.leaf(self.steps_table, key)
 
     def words(self, key: Key, *tables: str) -> list[str] | None:
-        """Return the vocabulary of a leaf of steps, observations or given tables; None: no text."""
+        """Return a feature's vocabulary, of steps, observations or given tables; None: no text."""
         for table in tables or (STEPS, OBSERVATIONS, TED):
             found = _words_of(self.vocabularies.get(table, {}), key)
             if found is not None:
@@ -214,12 +214,12 @@ class DatasetReader:
         return None
 
     def as_text(self, key: Key, values: NDArray[Any], *tables: str) -> NDArray[Any]:
-        """Return values of a leaf, with text codes as `str` objects; see `words`."""
+        """Return values of a feature, with text codes as `str` objects; see `words`."""
         words = self.words(key, *tables)
         return values if words is None else decode(values, words)
 
     def observations_at(self, key: Key, rows: NDArray[np.int64], *, after: bool) -> NDArray[Any]:
-        """Gather an observation leaf before (or after) the action of each of `rows`; see `leaf`."""
+        """Gather an observation before (or after) the action of each of `rows`; see `leaf`."""
         if TED in self.manifest.tables:
             return np.asarray(self.leaf(TED, next_of(key) if after else key)[rows])
         found = rows + self.step(EPISODE)[rows].astype(np.int64) + int(after)
@@ -231,9 +231,9 @@ class DatasetReader:
         return values[found]
 
     def values_at(self, key: Key, rows: NDArray[np.int64], *, after: bool = False) -> Any:
-        """Gather a leaf at step rows, `[n, …]`, of observations before (or after) the action.
+        """Gather a feature at step rows, `[n, …]`, of observations before (or after) the action.
 
-        Text comes as codes, encoded leaves stay encoded.
+        Text comes as codes, encoded features stay encoded.
         """
         if key in self.observation_leaves:
             return self.observations_at(key, rows, after=after)
@@ -242,16 +242,16 @@ class DatasetReader:
     def decoded_at(
         self, key: Key, rows: NDArray[np.int64], *, after: bool = False
     ) -> Iterator[NDArray[Any]]:
-        """Yield `values_at` of a leaf, `[k, …]` each; images decoded, a few at a time."""
+        """Yield `values_at` of a feature, `[k, …]` each; images decoded, a few at a time."""
         leaf = self.leaves[key]
         most = max(1, len(rows)) if leaf.encoding else at_once(leaf.nbytes, copies=8)
         for begin in range(0, len(rows), most):
             yield from blocks_of(self.values_at(key, rows[begin : begin + most], after=after))
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
-        """Gather whole transitions as TED, root flags and `next/done` included.
+        """Gather whole steps as TED, root flags and `next/done` included.
 
-        `rows` are `[n]` step rows in `[0, N)`. Text comes as codes, encoded leaves stay encoded.
+        `rows` are `[n]` step rows in `[0, N)`. Text comes as codes, encoded features stay encoded.
         """
         out: dict[Key, NDArray[Any]] = {}
         for key in self.observation_leaves:
@@ -272,8 +272,8 @@ class DatasetReader:
     ) -> EpisodeBatch:
         """Read pieces of episodes as a batch: their numbers, first steps and lengths, `[C]` each.
 
-        Text comes as codes, encoded leaves stay encoded. Rows that are contiguous in files of layout
-        `compact` are views of the files; all others are copied.
+        Text comes as codes, encoded features stay encoded. Rows that are contiguous in files of
+        layout `compact` are views of the files; all others are copied.
         """
         begins = self.starts[episodes] + steps
         follows = (np.diff(episodes) == 1) & (begins[1:] == begins[:-1] + lengths[:-1])
@@ -344,7 +344,7 @@ class DatasetReader:
 
 
 def _view(leaf: LeafSpec, rows: int, open_file: Callable[[], Any]) -> NDArray[np.generic]:
-    """Return a leaf as a strided view of its file, which `open_file` maps if there are rows."""
+    """Return a feature as a strided view of its file, which `open_file` maps if there are rows."""
     shape, dtype = (rows, *leaf.shape), np.dtype(leaf.dtype)
     if leaf.stride * rows == 0:
         return np.zeros(shape, dtype)
@@ -392,7 +392,7 @@ def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | N
 
 
 def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
-    """Return the vocabulary of a leaf; a `next` leaf has that of its root."""
+    """Return the vocabulary of a feature; a `next` feature has that of its root."""
     return leaves.get(key, leaves.get(key[1:]) if key[0] == "next" else None)
 
 

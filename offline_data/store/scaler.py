@@ -40,7 +40,7 @@ def denormalized(values: Any, center: Any, divisor: Any, shift: float) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Scaler:
-    """Two statistics of a leaf in float64, elementwise, and what they normalize it by.
+    """Two statistics of a feature in float64, elementwise, and what they normalize it by.
 
     `std`: `(x - mean) / (std + eps)`; `quantile`: `2 (x - q01) / (q99 - q01 + eps) - 1`.
 

@@ -1,4 +1,4 @@
-"""Possible values of a leaf: as the source declares them, or as its dtype and words allow."""
+"""Possible values of a feature: as the source declares them, or as its dtype and words allow."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ROOTS = {*_DECLARED, *ACTION_ROOTS}
 @pickled_by_name
 @dataclass(frozen=True, eq=False)
 class LeafSpace:
-    """The values that a row of a leaf may have, all bounds included."""
+    """The values that a row of a feature may have, all bounds included."""
 
     kind: Literal["Box", "Discrete", "MultiDiscrete", "MultiBinary"]
     """Gymnasium's name of the space; `Discrete` also for flags, text codes and tokens."""
     dtype: str
-    """The declared dtype, which may differ from that of the leaf."""
+    """The declared dtype, which may differ from that of the feature."""
     low: NDArray[Any]
-    """`[*shape]` of the leaf, like `high`; infinite where there is no bound."""
+    """`[*shape]` of the feature, like `high`; infinite where there is no bound."""
     high: NDArray[Any]
     origin: Literal["declared", "dtype", "data"]
     """Origin of the bounds: the source's space; what dtype, words or tokenizer allow; or the
@@ -63,21 +63,22 @@ def _words(bounds: NDArray[Any], extreme: Callable[[NDArray[Any]], Any]) -> str:
 
 
 def leaves_with_space(reader: DatasetReader) -> dict[Key, LeafSpec]:
-    """Return the leaves of observations, actions (or tokens), rewards and flags, by TED key."""
+    """Return the features of observations, actions (or tokens), rewards and flags, by TED key."""
     others = {REWARD, TERMINATED, TRUNCATED, *observed_leaves(reader)}
     return {k: leaf for k, leaf in reader.leaves.items() if k[0] in _ROOTS or k in others}
 
 
 def observed_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
-    """Return the leaves of observations: below `observation`, or as the source names them (`pixels`)."""
+    """Return the features of observations: below `observation`, or by the source's name (`pixels`)."""
     known = {key: leaf for key, leaf in reader.observation_leaves.items() if key[0] != "info"}
     return {key: leaf for key, leaf in known.items() if key[0] == "observation"} or known
 
 
 def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
-    """Return the spaces of leaves of observations and actions that the source declares.
+    """Return the spaces of features of observations and actions that the source declares.
 
-    Those of another shape are left out, see `mismatched_spaces`; text has none. Raises `FormatError`.
+    Those of another shape are left out, see `mismatched_spaces`; text has none. Raises
+    `FormatError`.
     """
     found = {}
     for root in _DECLARED:
@@ -89,7 +90,7 @@ def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
 
 
 def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
-    """Return for leaves below a root why their declared space contains no row; raises `FormatError`."""
+    """Return why the declared spaces below a root contain no row; raises `FormatError`."""
     found = {}
     for key, space, leaf in _declared_below(reader, root):
         shape = list(space.low.shape)
@@ -101,7 +102,7 @@ def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
 
 
 def _declared_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:
-    """Return keys, declared spaces and leaves of numbers; raises `FormatError`."""
+    """Return keys, declared spaces and features of numbers; raises `FormatError`."""
     leaves = leaves_with_space(reader)
     try:
         declared = spaces_below(reader.manifest.spaces.get(root), (root,))
@@ -154,7 +155,7 @@ def _spread(bound: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def spaces_below(space: Any, key: Key = ()) -> dict[Key, LeafSpace]:
-    """Return the declared spaces of the leaves below `key`, from one in Minari's form."""
+    """Return the declared spaces of the features below `key`, from one in Minari's form."""
     match space:
         case {"type": "Dict", "subspaces": dict(parts)}:
             below = [spaces_below(part, (*key, str(name))) for name, part in parts.items()]

@@ -114,9 +114,10 @@ def moments_of(values: NDArray[np.generic]) -> Moments:
 
 
 def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> Moments:
-    """Measure each item of the rows of a leaf, block by block, without extremes.
+    """Measure each item of the rows of a feature, block by block, without extremes.
 
-    `values` are real numbers `[n, *shape]` with any strides, `counted` a mask `[n]` of those to include.
+    `values` are real numbers `[n, *shape]` with any strides, `counted` a mask `[n]` of those to
+    include.
     """
     shape = values.shape[1:]
     step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))

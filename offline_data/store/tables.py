@@ -1,4 +1,4 @@
-"""Writing batches as tables: the columns of a dataset, the place of each leaf, and the rows."""
+"""Writing batches as tables: the columns of a dataset, the place of each feature, and the rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHUNK = 4 << 20
 """Bytes of packed rows that are built at once."""
 
 STORABLE = frozenset(map(np.dtype, DTYPES))
-"""Dtypes that a leaf can have."""
+"""Dtypes that a feature can have."""
 
 _PACKING_ORDER = ("episode", "observation", "action", "next", "state", "info")
 _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
@@ -56,7 +56,7 @@ _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
 
 @dataclass(frozen=True)
 class Column:
-    """Key, dtype and shape of a leaf, before it has a place in a file."""
+    """Key, dtype and shape of a feature, before it has a place in a file."""
 
     key: Key
     dtype: np.dtype[Any]
@@ -75,7 +75,7 @@ class Column:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Sort key in a packed row: leaves that all algorithms read first, wide items before flags."""
+        """Sort key in a packed row: what all algorithms read first, wide items before flags."""
         root = self.key[1] if self.key[0] == "next" and len(self.key) > 2 else self.key[0]
         place = root if root in _PACKING_ORDER else "state"
         return _PACKING_ORDER.index(place), -self.dtype.itemsize
@@ -93,12 +93,12 @@ class Schema:
 
     @property
     def two_copies(self) -> tuple[Key, ...]:
-        """Root step leaves with a stored `next`; see `Manifest.two_copies`."""
+        """Root step features with a stored `next`; see `Manifest.two_copies`."""
         return tuple(key for key in self.steps if key[0] != "next" and next_of(key) in self.steps)
 
     @property
     def has_encoded(self) -> bool:
-        """Whether a leaf is encoded, so that the length of its file is not known in advance."""
+        """Whether a feature is encoded, so that the length of its file is not known in advance."""
         return any(c.encoding for c in (*self.steps.values(), *self.observations.values()))
 
     def encoded_bytes(self, steps: int, observations: int) -> int:
@@ -161,7 +161,7 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
 def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     """Return the tables of steps and observations of a layout, without rows.
 
-    Raises `FormatError` for a leaf whose file name is taken, or that may not be encoded.
+    Raises `FormatError` for a feature whose file name is taken, or that may not be encoded.
     """
     episode = Column(EPISODE, np.dtype("int64"), ())
     if layout != TED:
@@ -187,9 +187,10 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
 def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> TableSpec:
     """Return the place of every column of a table.
 
-    Small leaves are packed into rows of `<table>/rows.memmap`, each at a multiple of its item size,
-    the row padded to a multiple of 8 bytes. A leaf of `BIG_LEAF` bytes or more, or every leaf if
-    not `packed`, has a file of its own. Raises `FormatError` if that file would be `rows`.
+    Small features are packed into rows of `<table>/rows.memmap`, each at a multiple of its item
+    size, the row padded to a multiple of 8 bytes. A feature of `BIG_LEAF` bytes or more, or every
+    feature if not `packed`, has a file of its own. Raises `FormatError` if that file would be
+    `rows`.
 
     Example:
         >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
@@ -219,8 +220,8 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
 def meta_files(name: str, table: TableSpec) -> dict[str, str]:
     """Return the `meta.json` files of a table's folder and its subfolders: `{path: text}`.
 
-    With them tensordict (0.8 to 0.14) opens the folder as it is, without encoded leaves: leaf `a`
-    of a folder is `a.memmap`, and packed rows are whole words.
+    With them tensordict (0.8 to 0.14) opens the folder as it is, without encoded features: feature
+    `a` of a folder is `a.memmap`, and packed rows are whole words.
     """
     folders: dict[str, dict[str, Any]] = {name: {}}
     packed = f"{name}/{ROWS}{SUFFIX}"
@@ -246,13 +247,13 @@ def meta_files(name: str, table: TableSpec) -> dict[str, str]:
 
 
 class Vocabularies:
-    """Vocabularies of text leaves: words in order of first appearance."""
+    """Vocabularies of text features: words in order of first appearance."""
 
     def __init__(self) -> None:
         self._codes: dict[tuple[str, Key], dict[str | None, int]] = {}
 
     def know(self, table: str, key: Key, words: Iterable[str]) -> None:
-        """Add the vocabulary of a leaf whose codes have already been written."""
+        """Add the vocabulary of a feature whose codes have already been written."""
         self._codes[table, key] = {None: -1, **{word: code for code, word in enumerate(words)}}
 
     def encode(self, table: str, key: Key, values: NDArray[np.object_]) -> NDArray[np.int32]:
@@ -291,7 +292,7 @@ def encode_column(
 ) -> NDArray[Any]:
     """Return the stored form of `values`: codes for text, exactly cast numbers otherwise.
 
-    Numbers of a text leaf are codes already. Raises `FormatError` for a number that the column's
+    Numbers of a text feature are codes already. Raises `FormatError` for a number that the column's
     dtype cannot represent.
 
     Example:
@@ -385,7 +386,7 @@ class LayoutWriter:
     """Appends batches of one schema to the tables of a layout, and new words to `words`.
 
     `compact`: packed steps (`N` rows) and packed observations (`N + E` rows); `ted`: every TED
-    leaf in a file of its own, `next` and root flags stored.
+    feature in a file of its own, `next` and root flags stored.
     """
 
     def __init__(

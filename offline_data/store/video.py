@@ -1,4 +1,4 @@
-"""Leaves of videos: the mp4 files of the source, and the file and frame of each row.
+"""Features of videos: the mp4 files of the source, and the file and frame of each row.
 
 ```
 row of the table               0      1      2      3      4
@@ -7,8 +7,8 @@ row of the table               0      1      2      3      4
 <leaf>.video/000001.mp4        …
 ```
 
-Rows are decoded file by file, each run from a key frame to the next once. Decoders that no thread is
-using stay open, at most `_OPEN` in a process, and fewer of large frames.
+Rows are decoded file by file, each run from a key frame to the next once. Decoders that no thread
+is using stay open, at most `_OPEN` in a process, and fewer of large frames.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class VideoColumn(EncodedColumn):
 
 
 class VideoWriter:
-    """Writes rows of a leaf of videos; `linked` has the digests of their files so far."""
+    """Writes rows of a feature of videos; `linked` has the digests of their files so far."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ class VideoWriter:
 def number_videos(
     leaf: LeafSpec, parts: Sequence[Mapping[str, Mapping[str, Any]]]
 ) -> tuple[list[NDArray[np.int32]], dict[str, tuple[int, str]]]:
-    """Number the videos of a leaf that several parts have, by their digests; equal ones once.
+    """Number the videos of a feature that several parts have, by their digests; equal ones once.
 
     Returns the new numbers of those of each part, and part and name of each new file.
     """
@@ -341,7 +341,7 @@ def number_videos(
 def read_videos(
     folder: Path, leaf: LeafSpec, digests: Mapping[str, Mapping[str, Any]]
 ) -> list[StoredVideo]:
-    """Return the files of a leaf of a dataset directory, which its digests list."""
+    """Return the files of a feature of a dataset directory, which its digests list."""
     found: list[StoredVideo] = []
     while (name := video_name(leaf, len(found))) in digests:
         times = folder / video_name(leaf, len(found), times=True)

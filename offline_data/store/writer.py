@@ -170,7 +170,7 @@ class Sink:
 
 
 class DatasetCounts:
-    """Counts over batches: transitions, flags, episodes, and non-finite values."""
+    """Counts over batches: steps, flags, episodes, and non-finite values."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -211,7 +211,7 @@ class DatasetCounts:
             self.add_non_finite(leaf, found)
 
     def add_non_finite(self, leaf: str, counts: Mapping[str, int]) -> None:
-        """Add the counts of a leaf, `nan` and `inf`."""
+        """Add the counts of a feature, `nan` and `inf`."""
         self.non_finite.setdefault(leaf, Counter()).update(counts)
 
     def non_finite_json(self) -> dict[str, dict[str, int]]:

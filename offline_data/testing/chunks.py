@@ -24,9 +24,9 @@ def toy_chunk(
     `observation/position` float64 `[2]` is `v, -v`; `observation/velocity` float32 `[]` is
     `v + 0.5`; `info/code` int64 `[1]` is `7 v`; `action` float32 `[3]` is `v, v / 2, v / 4`;
     `next/reward` float32 `[1]` is `v / 8`; the last step of even episodes is terminated, of odd
-    ones truncated. `mission` is a text leaf of the steps (`code = v mod 3`). The parent's earlier
-    episodes have the length of the first one here. For the episodes `unknown_final` the source lacks
-    the final observation: the last row repeats the previous one.
+    ones truncated. `mission` is a text feature of the steps (`code = v mod 3`). The parent's
+    earlier episodes have the length of the first one here. For the episodes `unknown_final` the
+    source lacks the final observation: the last row repeats the previous one.
 
     Example:
         >>> toy_chunk([2], first_episode=1).batch.observations["info", "code"][:, 0].tolist()
@@ -124,7 +124,7 @@ def transitions_of(chunk: EpisodeChunk) -> EpisodeChunk:
 
 
 def join_chunks(chunks: Sequence[EpisodeChunk]) -> EpisodeChunk:
-    """Concatenate chunks with the same leaves, types and vocabularies."""
+    """Concatenate chunks with the same features, types and vocabularies."""
     words = {key: list(text) for key, text in chunks[0].words.items()}
     for one in chunks:
         assert {key: list(text) for key, text in one.words.items()} == words

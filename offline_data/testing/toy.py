@@ -42,10 +42,10 @@ def toy_batch(
     Even episodes end terminated, odd ones truncated.
 
     Args:
-        lengths: Number of transitions of each episode.
+        lengths: Number of steps of each episode.
         first_episode: Number of the first one, for consecutive batches.
         text: Whether there is a text observation `("observation", "mission")`.
-        images: Whether there is a leaf large enough for a separate file.
+        images: Whether there is a feature large enough for a separate file.
         unknown_final: Numbers of episodes whose final observation the source lacks.
         width: Number of values in an observation.
 

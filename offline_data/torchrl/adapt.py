@@ -1,4 +1,4 @@
-"""Samplers, names of leaves and changes of batches that TorchRL's dataset classes have."""
+"""Samplers, names of features and changes of batches that TorchRL's dataset classes have."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def slices(
 def with_leaves_of_torchrl(
     options: Mapping[str, Any], path: Path, default: tuple[Neighbour, ...]
 ) -> dict[str, Any]:
-    """Return the options with derived leaves of TorchRL that `keys` includes; None: `default`."""
+    """Return the options with derived features of TorchRL that `keys` includes; None: `default`."""
     keys, others = options.get("keys"), as_derived(options.get("derived", ()))
     if keys is None:
         known = all_keys(open_reader(path))
@@ -118,7 +118,7 @@ class _PixelsToTensor:
 
 
 def names_of_torchrl(key_map: Mapping[str, KeyLike]) -> tuple[Transform, Derived]:
-    """Return what gives LeRobot batches TorchRL's names, and the leaf that numbers the frames."""
+    """Return what gives LeRobot batches TorchRL's names, and the feature of frame numbers."""
     asked = {name: as_key(key) for name, key in key_map.items()}
     numbering = {name: asked.pop(name, key) for name, key in _NUMBERING.items()}
     names = {fields.split_key(name): key for name, key in {**_NAMES, **asked}.items()}
@@ -130,7 +130,7 @@ def names_of_torchrl(key_map: Mapping[str, KeyLike]) -> tuple[Transform, Derived
 @pickled_by_name
 @dataclass(frozen=True)
 class _Renamed:
-    """Renames leaves of a batch, and those of the next row alike."""
+    """Renames features of a batch, and those of the next row alike."""
 
     names: Mapping[Key, Key]
 

@@ -44,11 +44,11 @@ _TORCHRL = (
 class ReplayBuffer(Buffer[Batch]):
     """Samples batches of rows from an immutable dataset or from a growing storage.
 
-    A batch is gathered, then derived leaves and the sampler's leaves are added, then `collate_fn`
-    and the transforms are applied. `index` and `priority_weight` are restored afterwards, unless a
-    transform changes the batch size or the order of rows. As in TorchRL, batches of a growing
-    storage have `index` if the buffer is a `TensorDictReplayBuffer` or its writer a TensorDict
-    writer; `sample(return_info=True)` always returns it.
+    A batch is gathered, then derived features and the sampler's features are added, then
+    `collate_fn` and the transforms are applied. `index` and `priority_weight` are restored
+    afterwards, unless a transform changes the batch size or the order of rows. As in TorchRL,
+    batches of a growing storage have `index` if the buffer is a `TensorDictReplayBuffer` or its
+    writer a TensorDict writer; `sample(return_info=True)` always returns it.
 
     Not supported, unlike in TorchRL: generations, consumption of rows, sample units, staleness
     sampling, buffers over RPC or Ray, `compilable`, and `HERReplayBuffer` (use `derived.relabel`).
@@ -80,8 +80,8 @@ class ReplayBuffer(Buffer[Batch]):
         transform_factory: Function that returns the transform; instead of `transform`.
         pin_memory: Whether to move batches to page-locked memory, after all transforms.
         generator: Random generator for the sampler, replacing its own.
-        derived: Function, or functions in order of application, that add leaves computed from other
-            rows of the storage.
+        derived: Function, or functions in order of application, that add features computed from
+            other rows of the storage.
         dim_extend: Time dimension of written data; None: the last of the storage's `ndim`
             dimensions, so rows of several environments are `[E, T]`, as `buffer[:]` returns them.
         **torchrl: TorchRL's other arguments; only their default values are accepted.
@@ -261,15 +261,15 @@ class ReplayBuffer(Buffer[Batch]):
         self[: len(data) if end is None else end] = data
 
     def set_at_(self, key: KeyLike, value: Any, index: Index) -> None:
-        """Overwrite one leaf of existing rows; raises like `buffer[index] = value`."""
+        """Overwrite one feature of existing rows; raises like `buffer[index] = value`."""
         self._set_leaves(index, {path_of(key): value})
 
     def set_(self, key: KeyLike, value: Any) -> None:
-        """Overwrite one leaf of all rows; raises like `buffer[index] = value`."""
+        """Overwrite one feature of all rows; raises like `buffer[index] = value`."""
         self._set_leaves(slice(None), {path_of(key): value})
 
     def update_(self, data: TensorDictBase) -> None:
-        """Overwrite the leaves in `data` for all rows; raises like `buffer[index] = value`."""
+        """Overwrite the features in `data` for all rows; raises like `buffer[index] = value`."""
         self._set_leaves(slice(None), dict(data.items(include_nested=True, leaves_only=True)))
 
     def _set_leaves(self, index: Index, leaves: dict[Any, Any]) -> None:

@@ -78,7 +78,7 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
 
     source: ClassVar[str]
     _torchrl_leaves: ClassVar[tuple[Neighbour, ...]] = ()
-    """Leaves that TorchRL's class has in addition, unless `keys` says which; see `Neighbour`."""
+    """Features that TorchRL's class has in addition, unless `keys` says which; see `Neighbour`."""
     available_datasets: ClassVar[_NamesOfSource] = _NamesOfSource()
     dataset_id: str
     root: Path
@@ -186,7 +186,7 @@ class D4RLExperienceReplay(SourceExperienceReplay):
             supported. As in TorchRL, batches have the root `reward`, that of the previous row in the
             episode (0 in the first), and `("next", "info")`, the info of the next row (0 in the
             last); with `keys`, if it includes them. Both are computed.
-        terminate_on_end: None or False: transitions without a next observation are left out.
+        terminate_on_end: None or False: steps without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
     """
 
@@ -448,13 +448,13 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
     """A LeRobot dataset, with TorchRL's signature, without lerobot, datasets and torchcodec.
 
     `LeRobotExperienceReplay("lerobot/pusht", batch_size=64)` loads one, with TorchRL's names of
-    leaves, such as `language_instruction` and `frame`. `load_dataset` explains other arguments and
-    exceptions.
+    features, such as `language_instruction` and `frame`. `load_dataset` explains other arguments
+    and exceptions.
 
     Args:
         repo_id: Repository of the hub, with or without `lerobot:`; `@COMMIT` pins it.
         num_slices, slice_len, strict_length: See `SliceSampler`.
-        key_map: Names of leaves by names of columns, in place of TorchRL's.
+        key_map: Names of features by names of columns, in place of TorchRL's.
         decode_video: False (references to frames) is not supported.
         rehydrate: Ignored: nothing is left out that would have to be added.
         delta_timestamps: See `load_dataset`; keys are names of columns.

@@ -29,26 +29,29 @@ class OfflineToOnlineReplayBuffer:
     """Batches with a fixed fraction of a dataset's rows; the rest are newly written rows.
 
     A batch of `B` rows starts with exactly `round(offline_fraction * B)` rows of the dataset, or
-    all of them as long as nothing was written. Unlike in TorchRL's, leaves may be missing in one of
-    the two: batches have the leaves common to both. `batch["index", "buffer_ids"]` is 0 for rows of
-    the dataset and 1 for new ones, and `batch["index", "index"]` their row there, both int64 `[B]`.
+    all of them as long as nothing was written. Unlike in TorchRL's, features may be missing in one
+    of the two: batches have the features common to both. `batch["index", "buffer_ids"]` is 0 for
+    rows of the dataset and 1 for new ones, and `batch["index", "index"]` their row there, both
+    int64 `[B]`.
 
     `derived` functions of the dataset are applied to new rows, too: `normalize` with the dataset's
     statistics, `n_step` and others along the episodes as they are written.
 
     Args:
-        offline_dataset: A buffer, or an id for `load_dataset` (optionally prefixed `offline_data:`).
+        offline_dataset: A buffer, or an id for `load_dataset` (optionally prefixed
+            `offline_data:`).
         online_storage: Storage of new rows; or:
         online_capacity: Capacity of a `LazyTensorStorage` for them.
-        online_sampler: Sampler of new rows, or a function that returns one; None: a `RandomSampler`.
+        online_sampler: Sampler of new rows, or a function that returns one; None: a
+            `RandomSampler`.
         offline_fraction: Between 0 and 1, exclusive.
         batch_size: Default number of rows in a batch; required for a dataset given by id.
         transform: Called with every batch.
         dataset_kwargs: Options of `load_dataset`, for an id.
 
     Raises:
-        UsageError: Invalid argument; or, on the first batch of both, new rows that lack a leaf which
-            a derived function needs, or a leaf that only one of the two samplers adds.
+        UsageError: Invalid argument; or, on the first batch of both, new rows that lack a feature
+            which a derived function needs, or a feature that only one of the two samplers adds.
 
     Example:
         >>> from tensordict import TensorDict
@@ -132,7 +135,7 @@ class OfflineToOnlineReplayBuffer:
         return batch if self._transform is None else self._transform(batch)
 
     def _check(self, keys: Sequence[set[Any]], drawn: set[Any]) -> None:
-        """Raise `UsageError` if a leaf of a sampler, or the end of episodes, is missing in one part."""
+        """Raise `UsageError` if a sampler's feature, or the end of episodes, is missing in one part."""
         for key in sorted(drawn & (keys[0] ^ keys[1]), key=str):
             raise UsageError(
                 f"{join_key(path_of(key))!r}, which a sampler adds, is only in rows of the "
@@ -190,7 +193,7 @@ def prefill_replay_buffer(
         chunk_size: Number of rows per write.
 
     Unlike TorchRL's, which draws rows with replacement, it writes all rows, or the first ones, in
-    order, without the leaf `index`.
+    order, without the feature `index`.
     """
     if isinstance(dataset, str):
         dataset = _dataset(dataset, positive(chunk_size, "chunk_size"))

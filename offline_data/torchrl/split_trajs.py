@@ -37,17 +37,18 @@ def split_trajs(
         data: `[*B, T]`, trajectories contiguous along the last dimension; not modified.
         prefix: Prefix of the keys `traj_ids` and `mask`; None: `"collector"` if the data have it,
             else the root.
-        trajectory_key: Leaf of trajectory numbers, instead of `traj_ids`.
-        done_key: Leaf under `next` that is True where a trajectory ends; used if there are no
+        trajectory_key: Feature of trajectory numbers, instead of `traj_ids`.
+        done_key: Feature under `next` that is True where a trajectory ends; used if there are no
             numbers, which are then added, from 0. None: `"done"`.
-        as_nested: Whether leaves are nested tensors; or their layout.
+        as_nested: Whether features are nested tensors; or their layout.
 
     Returns:
-        `[R, L]`, `L` the length of the longest of `R` trajectories, zero-padded, with a `mask`, bool
-        `[R, L]`, in addition to the numbers. Nested: `[R]` (in TorchRL `[R, -1]`), without a mask.
+        `[R, L]`, `L` the length of the longest of `R` trajectories, zero-padded, with a `mask`,
+        bool `[R, L]`, in addition to the numbers. Nested: `[R]` (in TorchRL `[R, -1]`), without a
+        mask.
 
     Raises:
-        UsageError: Neither numbers nor ends, or a leaf that is not a tensor.
+        UsageError: Neither numbers nor ends, or a feature that is not a tensor.
 
     Example:
         >>> from tensordict import TensorDict

@@ -78,26 +78,26 @@ class _FlatKeys:
 
     @property
     def moved_keys(self) -> set[Key]:
-        """Leaves that are under `next` in TED and at the root in the flat form."""
+        """Features that are under `next` in TED and at the root in the flat form."""
         return self.done_keys | self.reward_keys
 
 
 class TED2Flat(_FlatKeys):
-    """Stores a trajectory's observations once: `T + 1` rows of them for `T` transitions.
+    """Stores a trajectory's observations once: `T + 1` rows of them for `T` steps.
 
     Equivalent to TorchRL's `TED2Flat`, also as a hook (`rb.register_save_hook(TED2Flat())`).
-    Flags and rewards move from `next` to the root. Every other leaf under `next` is merged into its
-    root leaf: a row of the root is the `next` of the previous row, except after an end, where
-    `next` has its own row. Unlike TorchRL's, data that cannot be converted losslessly are refused:
-    root flags that are set, a `next` that differs from the next row although no trajectory ends,
-    leaves under `next` that the root lacks. A ring buffer whose cursor is at 0 works.
+    Flags and rewards move from `next` to the root. Every other feature under `next` is merged into
+    its root feature: a row of the root is the `next` of the previous row, except after an end,
+    where `next` has its own row. Unlike TorchRL's, data that cannot be converted losslessly are
+    refused: root flags that are set, a `next` that differs from the next row although no trajectory
+    ends, features under `next` that the root lacks. A ring buffer whose cursor is at 0 works.
 
     Args:
-        done_key: Leaf that is True where a trajectory ends, `[*batch, 1]`.
+        done_key: Feature that is True where a trajectory ends, `[*batch, 1]`.
         shift_key: Key of `shift`.
         is_full_key: Key of `is_full`.
-        done_keys: Leaves under `next` that are flags; at the root they are False.
-        reward_keys: Leaves under `next` that have no counterpart at the root.
+        done_keys: Features under `next` that are flags; at the root they are False.
+        reward_keys: Features under `next` that have no counterpart at the root.
         check: Whether to check that nothing would be lost.
 
     Attributes:
@@ -131,12 +131,12 @@ class TED2Flat(_FlatKeys):
     def __call__(self, data: TensorDict, path: str | os.PathLike[str] | None = None) -> TensorDict:
         """Return the flat form of TED `[T, *B]`, with batch size `[]`.
 
-        It has steps `[N, …]` and merged leaves `[N + ends, …]`, column by column of `B`, and
+        It has steps `[N, …]` and merged features `[N + ends, …]`, column by column of `B`, and
         `shift_key`, `is_full_key` and the shape of the data; in memory, or in memory-mapped files
-        in the folder `path`, one per leaf.
+        in the folder `path`, one per feature.
 
         Raises:
-            UsageError: Data would be lost, or a leaf is not a tensor.
+            UsageError: Data would be lost, or a feature is not a tensor.
         """
         count, given = data.numel(), leaves_of(data, index=True)
         leaves = {key: leaf.reshape(count, *leaf.shape[data.ndim :]) for key, leaf in given.items()}
@@ -206,7 +206,7 @@ class Flat2TED(_FlatKeys):
     dimensions is restored.
 
     Args:
-        done_key: Leaf of the flat form that is True where a trajectory ends.
+        done_key: Feature of the flat form that is True where a trajectory ends.
         shift_key, is_full_key, done_keys, reward_keys: As for `TED2Flat`.
     """
 
@@ -217,7 +217,7 @@ class Flat2TED(_FlatKeys):
         """Return the TED `[T, *B]` of a flat form, written to `out` in place if given.
 
         Raises:
-            UsageError: A leaf with neither one row per step nor one per observation.
+            UsageError: A feature with neither one row per step nor one per observation.
         """
         own = (_SHAPE, self.shift_key, self.is_full_key)
         leaves = leaves_of(data.exclude(*own), index=True)

@@ -1,4 +1,4 @@
-"""Buffers of TensorDicts, with priorities among their leaves, and buffers with a `PrioritizedSampler`."""
+"""Buffers of TensorDicts with priorities among their features, or with a `PrioritizedSampler`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ StorageLike: TypeAlias = "Storage | Callable[[], Storage] | None"
 class TensorDictReplayBuffer(PrioritiesOfLeaves, ReplayBuffer[TensorDict]):
     """A `ReplayBuffer` that reads priorities from the data.
 
-    `priority_key` is the leaf of priorities in written data and in the argument of
+    `priority_key` is the feature of priorities in written data and in the argument of
     `update_tensordict_priority`; the sampler reduces several values per row to one. The default
     writer is a `TensorDictRoundRobinWriter`.
     """
@@ -107,7 +107,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`; see `PrioritizedReplayBuffer`.
 
-    `reduction` combines several priorities of a row into one; `priority_key` is their leaf.
+    `reduction` combines several priorities of a row into one; `priority_key` is their feature.
     """
 
     def __init__(

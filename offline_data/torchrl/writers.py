@@ -81,15 +81,15 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 class TensorDictMaxValueWriter(Writer):
     """Keeps the `max_size` rows with the highest rank.
 
-    Until the storage is full, every row is kept. Then a row with a higher rank replaces the one with
-    the lowest rank (the first of several). For a slice sampler each row is a separate run, so
+    Until the storage is full, every row is kept. Then a row with a higher rank replaces the one
+    with the lowest rank (the first of several). For a slice sampler each row is a separate run, so
     write whole trajectories (`[B, T]`) as rows. Writing takes `O(B)`, plus `O(log max_size)` per
     row kept.
 
     Args:
-        rank_key: Leaf to rank rows by; None: `("next", "reward")`.
+        rank_key: Feature to rank rows by; None: `("next", "reward")`.
         reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"`; combines several values of the
-            leaf in a row.
+            feature in a row.
     """
 
     STATE: ClassVar = {
@@ -116,7 +116,7 @@ class TensorDictMaxValueWriter(Writer):
     def extend(self, data: Any) -> Tensor:
         """Write the rows that are among the best; returns their numbers, int64 `[B]`, -1 for others.
 
-        Raises `UsageError` if the data lack the leaf, or ranks are NaN.
+        Raises `UsageError` if the data lack the feature, or ranks are NaN.
         """
         if isinstance(data, list):
             data = stack_rows(data)

@@ -21,8 +21,9 @@ from offline_data.rows.devices import as_device
 class RowBatch(TensorDict):  # type: ignore[misc]
     """Rows for a `DataLoader` to collate, as the batch `[B]` that stacking them gives.
 
-    `torch.stack` of a TensorDict takes it apart into rows, once for each leaf, and puts these
-    together again: 300 ms for 256 rows of 14 leaves. Of this one it returns the batch that is there.
+    `torch.stack` of a TensorDict takes it apart into rows, once for each feature, and puts these
+    together again: 300 ms for 256 rows of 14 features. Of this one it returns the batch that is
+    there.
     """
 
     @classmethod

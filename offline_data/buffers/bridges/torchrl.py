@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 @pickled_by_name
 class LazyColumns:
-    """All rows of a storage as a mapping of leaves, each copied on first use.
+    """All rows of a storage as a mapping of features, each copied on first use.
 
     `episode` numbers runs of consecutive rows, and `("next", "done")` is True at the last row of
-    each, also if a view has pieces of episodes. Leaves are not pickled.
+    each, also if a view has pieces of episodes. Features are not pickled.
     """
 
     def __init__(self, rows: RowsStorage) -> None:
@@ -66,7 +66,7 @@ class LazyColumns:
         return {**vars(self), "_known": {}}
 
     def __getitem__(self, key: NestedKey) -> Tensor:
-        """Return one leaf of all rows, `[rows, …]`; raises `KeyError` if there is none."""
+        """Return one feature of all rows, `[rows, …]`; raises `KeyError` if there is none."""
         path = path_of(key)
         if path not in self._known:
             self._known[path] = self._read(path)
@@ -100,7 +100,7 @@ class LazyColumns:
 class RowsStorage(theirs.Storage):  # type: ignore[misc]
     """A read-only TorchRL storage whose rows are gathered from a dataset or a view.
 
-    Batches are the buffer's before its transforms. With `valid_only`, transitions whose next
+    Batches are the buffer's before its transforms. With `valid_only`, steps whose next
     observation is unknown and that are not terminated are left out of the numbering. `storage[:]`,
     where TorchRL's samplers look for trajectories, is `LazyColumns`.
     """
@@ -181,14 +181,14 @@ def to_torchrl(
 
     It is TorchRL's own class, with its samplers, transforms and `ImmutableDatasetWriter`; batches
     are gathered by the buffer's storage, so `derived`, `device`, text and the buffer's transforms
-    apply. Nothing is copied, except a leaf in which a sampler looks for trajectories: 8 bytes per
-    row, once (with `SliceSampler(…, cache_values=True)`; otherwise for every batch).
+    apply. Nothing is copied, except a feature in which a sampler looks for trajectories: 8 bytes
+    per row, once (with `SliceSampler(…, cache_values=True)`; otherwise for every batch).
 
     `batch["index"]` are rows of this storage; `rb.storage.rows(index)` returns the buffer's.
 
     Args:
         buffer: A dataset or a view.
-        valid_only: Whether to leave out transitions whose next observation is unknown and that
+        valid_only: Whether to leave out steps whose next observation is unknown and that
             are not terminated, since TorchRL's samplers draw any row; slices end before them.
         batch_size: Number of rows in a batch; None: the buffer's.
         collate_fn: Called with every batch, before transforms.
@@ -277,11 +277,11 @@ def to_spec(space: Mapping[str, Any] | None) -> Any:
 
 
 def to_composite(leaves: Mapping[Key, tuple[LeafSpace, str]]) -> Any:
-    """Return the `Composite` of leaves with their stored dtypes, nested by the parts of their keys.
+    """Return the `Composite` of features with their stored dtypes, nested by parts of their keys.
 
-    Whole numbers from 0 are `Categorical` (indices, not one-hot) or `MultiCategorical`; where the data
-    have NaN, no feature has a bound, or torch cannot compare (uint16 and wider), it is `Unbounded`.
-    Bounds that the dtype cannot have are its own.
+    Whole numbers from 0 are `Categorical` (indices, not one-hot) or `MultiCategorical`; where the
+    data have NaN, no component has a bound, or torch cannot compare (uint16 and wider), it is
+    `Unbounded`. Bounds that the dtype cannot have are its own.
     """
     found = theirs.Composite()
     for key, (space, dtype) in leaves.items():

@@ -34,10 +34,10 @@ class DatasetMixture(RowMixture):
     A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture draws the member of each
     row: with `weights="steps"` rows are distributed as in the concatenation of all members.
 
-    Each member draws with its own sampler, derives its leaves and applies its transforms; then its
-    rows are placed in random order. `index` and `episode` are the member's; the additional leaf
-    `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is replaced by
-    its members.
+    Each member draws with its own sampler, derives its features and applies its transforms; then
+    its rows are placed in random order. `index` and `episode` are the member's; the additional
+    feature `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is
+    replaced by its members.
 
     Drawing (`sample`, iteration, `dataloader`) follows the weights. If all members are datasets or
     views, `episodes`, `iter_episodes`, `to_numpy` and `split` have every episode of every member
@@ -56,24 +56,25 @@ class DatasetMixture(RowMixture):
         batch_size: Default number of rows in a batch.
         exact: False: each row's member is drawn independently. True: each batch has the proportions
             to the nearest row, and rounding errors are compensated in the next ones.
-        keys: Leaves of batches (by the mixture's names), or parents of leaves; None: all, which must
-            then be the same in all members.
-        rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
-            parents of leaves; also applied under `next`, unless that is renamed separately.
-        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`), and an integer that
-            the common dtype does not hold is an error.
-        derived: Functions that add leaves computed from other rows, applied to the rows of every
+        keys: Features of batches (by the mixture's names), or parents of features; None: all, which
+            must then be the same in all members.
+        rename: For each member None, or `{key in the mixture: key in the member}`, of features or
+            parents of features; also applied under `next`, unless that is renamed separately.
+        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`), and an integer
+            that the common dtype does not hold is an error.
+        derived: Functions that add features computed from other rows, applied to the rows of every
             member after its own, with the names of the member. `normalize` uses the joint
             statistics of all datasets, unless it was fitted.
         shuffle: False: the rows of a member stay together, in the order of the members.
         seed: Seed of the order and choice of members, not of the members' samplers; None: torch's
             global generator.
-        prefetch: Number of batches and threads to prepare them ahead; does not change rows or order.
+        prefetch: Number of batches and threads to prepare them ahead; does not change rows or
+            order.
         transform: Called with every batch; more can be appended.
 
     Raises:
         UsageError: Invalid argument; or, on the first batch or when a member gets its first rows,
-            members whose leaves do not match.
+            members whose features do not match.
     """
 
     def dataloader(
@@ -133,7 +134,7 @@ class DatasetMixture(RowMixture):
         return MixtureEpisodes([source.episodes for source in self._datasets("episodes")])
 
     def episode(self, number: int) -> Episode:
-        """Return one episode, by row of `episodes`, with the leaves that the mixture's batches have.
+        """Return one episode, by row of `episodes`, with the features that the mixture's batches have.
 
         `metadata["source"]` is its member. Raises `IndexError`, and `UsageError` like `episodes`.
         """
@@ -156,7 +157,7 @@ class DatasetMixture(RowMixture):
     ) -> dict[str, Any]:
         """Return the arrays of all members, one after the other, whatever their weights.
 
-        Keys and leaves are those of the members, not renamed; see
+        Keys and features are those of the members, not renamed; see
         `BaseDatasetExperienceReplay.to_numpy` for them and the arguments.
 
         Raises:
@@ -210,8 +211,8 @@ class DatasetMixture(RowMixture):
     def specs(self) -> Specs:
         """TorchRL specs that contain the batches of all members: the union of their bounds.
 
-        They are of the leaves that all members have, by the mixture's names; see `ds.specs`.
-        `origin` of a leaf whose members differ in it is `data` if one is from the data.
+        They are of the features that all members have, by the mixture's names; see `ds.specs`.
+        `origin` of a feature whose members differ in it is `data` if one is from the data.
 
         Raises:
             MissingDependencyError: torchrl is not installed.

@@ -58,10 +58,11 @@ class MixtureEpisodes(EpisodeTable):
     def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
         """Return the columns that all sources have, and `source`, in the order of this table.
 
-        Outliers are those of each source's dataset. `leaf` and `rate` are None where sources differ.
+        Outliers are those of each source's dataset. `leaf` and `rate` are None where sources
+        differ.
 
         Raises:
-            UnknownLeafError: A source has no such leaf, or it is not continuous.
+            UnknownLeafError: A source has no such feature, or it is not continuous.
             UsageError: `similar` compares the episodes of one dataset.
         """
         from offline_data.analysis.episodes import EpisodeQuality

@@ -1,4 +1,4 @@
-"""Leaves of several members in one batch: renamed, compared and merged, or stacked."""
+"""Features of several members in one batch: renamed, compared and merged, or stacked."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from offline_data.rows.selection import DATASET_EPISODE, DATASET_INDEX
 from offline_data.rows.transforms import spread
 
 INDEX, MEMBER = "index", "buffer_ids"
-"""Leaves under `index` in an ensemble's batches, as in TorchRL: the row and its member."""
+"""Features under `index` in an ensemble's batches, as in TorchRL: the row and its member."""
 INDEX_KEY: Key = (INDEX,)
 SOURCE_KEY: Key = ("source",)
 
 Rename: TypeAlias = "Mapping[Any, KeyLike]"
-"""`{key in the mixture: key in the member}`, for leaves or parents of leaves."""
+"""`{key in the mixture: key in the member}`, for features or parents of features."""
 
 
 @pickled_by_name
 class MemberLeaves(NamedTuple):
-    """Mapping from a mixture's leaves to those of a member's batches."""
+    """Mapping from a mixture's features to those of a member's batches."""
 
     keys: tuple[Key, ...]  # all leaves of the batch
     positions: tuple[int, ...]  # position in `keys` of each leaf of the mixture
@@ -40,11 +40,11 @@ class MemberLeaves(NamedTuple):
 
 @pickled_by_name
 class Agreement:
-    """The common leaves of a mixture's batches, and their mapping for each member; else `UsageError`.
+    """The features common to a mixture's members, mapped to each of them; else `UsageError`.
 
     Args:
         probes: A batch of each member with rows, by member number.
-        renames: New names of leaves, by member number.
+        renames: New names of features, by member number.
         firsts: Number in `source` of each member's first buffer.
         nested: Members that are mixtures, which have their own `source`.
     """
@@ -88,12 +88,12 @@ class Agreement:
     def of_stored(
         self, number: int, leaves: list[Tensor], slots: Mapping[Key, int]
     ) -> list[Tensor]:
-        """Return the mixture's leaves, each `[n, …]`, from those of a member's storage."""
+        """Return the mixture's features, each `[n, …]`, from those of a member's storage."""
         keys, positions, _ = self.members[number]
         return self._cast_leaves([leaves[slots[keys[p]]] for p in positions], number, 0)
 
     def of_batch(self, number: int, batch: Any, rows: int) -> list[Tensor]:
-        """Return the mixture's leaves, each `[n, …]`, from a member's batch; checks its schema."""
+        """Return the mixture's features, each `[n, …]`, from a member's batch; checks its schema."""
         keys, leaves = flat(batch, number)
         known, positions, dtypes = self.members[number]
         if keys != known:
@@ -121,7 +121,7 @@ class Agreement:
         return leaves
 
     def assemble(self, leaves: list[Tensor], source: Tensor) -> TensorDict:
-        """Return the batch of the leaves, with the member of each row, int64 `[B]`."""
+        """Return the batch of the features, with the member of each row, int64 `[B]`."""
         if not self.nested:
             leaves.append(source.to(self._device))
         size = torch.Size([len(source), *self._dims])
@@ -158,9 +158,9 @@ def flat(batch: Any, member: int) -> tuple[tuple[Key, ...], list[Tensor]]:
 
 
 def rename_keys(keys: Iterable[Key], rename: Rename | None, member: int) -> dict[Key, int]:
-    """Return a mixture's names of a member's leaves, with their positions.
+    """Return a mixture's names of a member's features, with their positions.
 
-    Renaming a root leaf also renames it under `next`, unless that is renamed separately.
+    Renaming a root feature also renames it under `next`, unless that is renamed separately.
 
     Example:
         >>> rename_keys([("obs",), ("next", "obs")], {"state": "obs"}, 0)
@@ -189,7 +189,7 @@ def _select(known: Sequence[Key], wanted: Iterable[KeyLike], member: int) -> lis
 def _used_names(
     names: Mapping[Key, int], keys: Sequence[Key] | None, member: int, *, nested: bool
 ) -> list[Key]:
-    """Return the names of a member's leaves used by the mixture, without `index` and `source`."""
+    """Return the names of a member's features used by the mixture, without `index` and `source`."""
     every = list(names) if keys is None else _select(list(names), keys, member)
     if INDEX_KEY not in names:
         raise UsageError(f"The batches of member {member} have no leaf 'index'")
@@ -202,7 +202,7 @@ def _used_names(
 
 
 def _common(used: Mapping[int, Sequence[Key]]) -> list[Key]:
-    """Return the leaves of all members; raises `UsageError` if others than a view's are missing."""
+    """Return all members' features; raises `UsageError` if others than a view's are missing."""
     common = [key for key in next(iter(used.values())) if all(key in own for own in used.values())]
     known = {*common, DATASET_INDEX, DATASET_EPISODE}
     extra = {m: [join_key(key) for key in own if key not in known] for m, own in used.items()}
@@ -235,7 +235,7 @@ def _row_of(
 
 
 def cast_exactly(key: Key, leaf: Tensor, dtype: torch.dtype, member: int) -> Tensor:
-    """Return a leaf of a member in the mixture's dtype, a promotion of its own.
+    """Return a feature of a member in the mixture's dtype, a promotion of its own.
 
     Raises `UsageError` for an integer that a floating-point dtype does not hold.
     """
@@ -259,7 +259,7 @@ def cast_exactly(key: Key, leaf: Tensor, dtype: torch.dtype, member: int) -> Ten
 def vocabularies(
     members: Sequence[Any], renames: Sequence[Rename | None]
 ) -> tuple[dict[Key, list[str]], dict[Key, tuple[int, int]]]:
-    """Return the vocabularies of text leaves by the mixture's keys, and two members that differ in one."""
+    """Return text vocabularies by the mixture's keys, and two members that differ in one."""
     found, first, differing = dict[Key, list[str]](), dict[Key, int](), dict[Key, tuple[int, int]]()
     for number, (member, rename) in enumerate(zip(members, renames, strict=True)):
         words = getattr(member, "_words", {})
@@ -284,9 +284,10 @@ def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) 
 def stack_parts(parts: Sequence[Any], members: Tensor) -> Any:
     """Stack `K` sub-batches of the members `[K]` to a new TensorDict `[K, n]`.
 
-    The leaf `index` becomes `("index", "index")`, and `("index", "buffer_ids")` the members of the
-    rows; both int64 `[K, n]`. Sub-batches that differ in leaves, shapes or dtypes are returned as a
-    `LazyStackedTensorDict`; sub-batches that are not TensorDicts as a stack of their tensors.
+    The feature `index` becomes `("index", "index")`, and `("index", "buffer_ids")` the members of
+    the rows; both int64 `[K, n]`. Sub-batches that differ in features, shapes or dtypes are
+    returned as a `LazyStackedTensorDict`; sub-batches that are not TensorDicts as a stack of their
+    tensors.
 
     Example:
         >>> few = TensorDict({"action": torch.tensor([7.0]), "index": torch.tensor([3])}, [1])
@@ -317,7 +318,7 @@ def stack_parts(parts: Sequence[Any], members: Tensor) -> Any:
 
 
 def label_member(part: Any, member: int) -> Any:
-    """Add the member to the leaf `index` of a sub-batch in place; see `stack_parts`."""
+    """Add the member to the feature `index` of a sub-batch in place; see `stack_parts`."""
     index = part.get(INDEX, None) if isinstance(part, TensorDictBase) else None
     if isinstance(index, torch.Tensor):
         part.set(INDEX, with_member(member, index.clone(), part.device))
@@ -325,7 +326,7 @@ def label_member(part: Any, member: int) -> Any:
 
 
 def with_member(members: Tensor | int, index: Tensor, device: torch.device | None) -> TensorDict:
-    """Return the leaf `index` of a batch: rows and their member; rows `[K, …]` and members `[K]`."""
+    """Return `index` of a batch: rows and their member; rows `[K, …]` and members `[K]`."""
     if isinstance(members, int):
         number = torch.full_like(index, members)
     else:
@@ -334,7 +335,7 @@ def with_member(members: Tensor | int, index: Tensor, device: torch.device | Non
 
 
 def _dense(parts: Sequence[Any], members: Tensor | None = None) -> Any:
-    """Stack tensors or plain TensorDicts leaf by leaf; None if they differ in type or shape."""
+    """Stack tensors, or TensorDicts by feature; None if they differ in type or shape."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
         for part in parts:

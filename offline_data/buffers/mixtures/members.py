@@ -53,10 +53,10 @@ class GatherMany:
         source: Tensor,
         places: Tensor | None = None,
     ) -> tuple[list[Tensor], Mapping[Key, int], Node] | None:
-        """Return the leaves of a batch, their slots by key, and the tree of the keys of all drawn members.
+        """Return a batch's features, their slots by key, and the tree of all drawn members' keys.
 
-        None if impossible: other kinds of storages, datasets with different layouts of leaves, or no
-        compiled gather.
+        None if impossible: other kinds of storages, datasets with different layouts of features, or
+        no compiled gather.
 
         Args:
             storages: Storages of all members.

@@ -63,7 +63,7 @@ class MixtureDraw(NamedTuple):
     Attributes:
         source: Member of each row, int64 `[B]`.
         draws: Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended.
-        by_number: Whether rows were chosen by number, so that they have no leaves of samplers.
+        by_number: Whether rows were chosen by number, so that they have no features of samplers.
     """
 
     source: torch.Tensor
@@ -149,7 +149,7 @@ class RowMixture(Saves):
 
     @property
     def sources(self) -> tuple[Any, ...]:
-        """The buffers that rows are drawn from; the leaf `source` is an index into it."""
+        """The buffers that rows are drawn from; the feature `source` is an index into it."""
         return tuple(source for member in self.members for source in sources_of(member))
 
     @property
@@ -383,7 +383,7 @@ class RowMixture(Saves):
         return MixtureDraw(source, tuple(draws))
 
     def _agree_again(self) -> None:
-        """Recompute the common leaves, for draws restored from a state."""
+        """Recompute the common features, for draws restored from a state."""
         for member in self.members:
             if isinstance(member, RowMixture):
                 member._agree_again()
@@ -391,7 +391,7 @@ class RowMixture(Saves):
         self._agree([number for number, weight in enumerate(self._weights()) if weight])
 
     def _agree(self, present: Sequence[int], *, by_number: bool = False) -> None:
-        """Compute the common leaves of members, unless known, from batches that are discarded."""
+        """Compute the common features of members, unless known, from batches that are discarded."""
         known = self._agreements.get(by_number)
         if known is not None and known.members.keys() >= {*present}:
             return
@@ -452,7 +452,7 @@ class RowMixture(Saves):
     def _gather_at_once(
         self, agreement: Agreement, draw: MixtureDraw, places: Tensor | None
     ) -> list[Tensor] | None:
-        """Gather all leaves at once; None if some rows are changed after gathering."""
+        """Gather all features at once; None if some rows are changed after gathering."""
         same = all(agreement.members[m].dtypes == agreement.dtypes for m, _ in draw.draws)
         if agreement.nested or not same or not all(self._is_stored(*part) for part in draw.draws):
             return None
@@ -463,7 +463,7 @@ class RowMixture(Saves):
         return None if found is None else agreement.of_stored(numbers[0], *found[:2])
 
     def _part(self, agreement: Agreement, number: int, draw: Any) -> list[Tensor]:
-        """Return a member's part of a batch as the mixture's leaves, each `[n, …]`."""
+        """Return a member's part of a batch as the mixture's features, each `[n, …]`."""
         member = self.members[number]
         if self._is_stored(number, draw) and dataset_of(member.storage) is not None:
             storage = member.storage

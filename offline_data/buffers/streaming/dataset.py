@@ -53,7 +53,7 @@ WINDOW_BYTES = 256 << 20
 class StreamingDataset(IterableDataset[Any]):
     """A dataset streamed from its host: batches in TED, without a copy on disk.
 
-    Batches have the same leaves, names, dtypes and shapes as those of the dataset on disk
+    Batches have the same features, names, dtypes and shapes as those of the dataset on disk
     (`load_dataset(id, decode_text=True)`), so that a program can switch. Text is `str`, since codes
     are only known after all of it was read. `index` and `episode` are `shard << 32 | number in the
     shard`, int64: the same in every epoch and process.
@@ -65,7 +65,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     | arguments | a batch | an epoch |
     |---|---|---|
-    | `batch_size` | transitions `[B]` | each transition once, except those whose next observation is unknown |
+    | `batch_size` | transitions `[B]` | each step once, except those whose next observation is unknown |
     | `batch_size` and `num_slices` or `slice_len` | concatenated slices `[B]` | a slice of each episode |
     | `slice_len` | one slice `[slice_len]` | a slice of each episode |
     | none, or `num_slices` | one whole episode `[T]` | each episode |
@@ -75,10 +75,10 @@ class StreamingDataset(IterableDataset[Any]):
     errors and positions are exact, and missing data are not replaced by zeros.
 
     In a `DataLoader` each worker reads its own shards, as does each of `world` ranks: together they
-    read the same data as a single reader, and all ranks get as many batches as the one with most; see
-    `docs/guides/streaming.md`. Every iteration is the next epoch. `state_dict` after a batch and
-    `load_state_dict` resume with exactly the following batch; torchdata's `StatefulDataLoader` saves
-    the states of its workers.
+    read the same data as a single reader, and all ranks get as many batches as the one with most;
+    see `docs/guides/streaming.md`. Every iteration is the next epoch. `state_dict` after a batch
+    and `load_state_dict` resume with exactly the following batch; torchdata's `StatefulDataLoader`
+    saves the states of its workers.
 
     Args:
         id: `source:name[@revision]`, a name as for `load_dataset`, or the path of raw files, as for
@@ -87,7 +87,7 @@ class StreamingDataset(IterableDataset[Any]):
         batch_size: Number of rows in a batch.
         num_slices, slice_len: Number of slices in a batch, or rows in a slice.
         pad: True: pad episodes shorter than a slice with 0; a number: pad floating-point and signed
-            leaves with it. The leaf `("collector", "mask")` is False for padding.
+            features with it. The feature `("collector", "mask")` is False for padding.
         strict_length: False: episodes shorter than a slice are returned as a whole, and batches
             that contain some are shorter. True: they are an error, unless `pad` is set.
         replacement: None or False: a stream draws without replacement.
@@ -100,14 +100,16 @@ class StreamingDataset(IterableDataset[Any]):
         equal: Whether all ranks have equal numbers of batches; False: those of their shards, each
             row once.
         keys, decode, transform: See `load_dataset`.
-        derived: Functions that add leaves computed from other rows of the same episode, as for
+        derived: Functions that add features computed from other rows of the same episode, as for
             `load_dataset`. `normalize` needs statistics, since a stream is read once: given, or of
-            `fit`. Windows have whole episodes, so only `relabel` with `random` goals is not supported.
+            `fit`. Windows have whole episodes, so only `relabel` with `random` goals is not
+            supported.
         rank, world: Index and number of programs that each read a part of the shards; None: see
             `ds.dataloader`. With a trainer that divides batches among ranks by itself: 0 and 1.
         skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
         split: Split of a folder that has several, or `all`; see `convert`.
-        only: Names of features to read (`lerobot`); files of the others are not fetched; see `download`.
+        only: Names of features to read (`lerobot`); files of the others are not fetched; see
+            `download`.
         root: Folder for raw files while they are read.
         source: Adapter for the raw files of a path; None: detected.
         progress: Receives download progress; picklable if there are workers.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch, Skipped
 
 SHARD_BITS = 32
-"""Bits of a row's number within its shard, in the leaves `index` and `episode`."""
+"""Bits of a row's number within its shard, in the features `index` and `episode`."""
 
 _ORDER, _ROWS = 0, 1
 """Separates the random numbers of shard orders from those of windows."""
@@ -70,7 +70,7 @@ class Position:
 @pickled_by_name
 @dataclass(frozen=True)
 class BatchForm:
-    """Contents of a batch: transitions, slices, or one whole episode, and their leaves."""
+    """Contents of a batch: transitions, slices, or one whole episode, and their features."""
 
     batch_size: int | None = None
     num_slices: int | None = None
@@ -170,7 +170,7 @@ class Window:
     """Consecutive whole episodes in memory: a `Storage`, and the items that remain to be drawn.
 
     Attributes:
-        keys: Leaves of its batches.
+        keys: Features of its batches.
         items: First rows and lengths `[K]` of all items, in order; see `BatchForm.draw`.
         skipped: Skipped episodes before or among its episodes.
     """
@@ -409,7 +409,7 @@ def _stack(column: Any) -> Any:
 
 
 def _fill(batch: Any, value: float) -> None:
-    """Pad a batch: signed and floating-point leaves with `value`, others with 0, objects with None."""
+    """Pad a batch: signed and floating-point data with `value`, others with 0, objects with None."""
     padding = ~batch.get(MASK)
     for key in leaf_keys(batch, text=True):
         leaf = batch.get(key)

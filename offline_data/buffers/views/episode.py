@@ -34,7 +34,8 @@ class Episode:
 
     Attributes:
         number: Its row in `ds.episodes`, from 0.
-        transitions: TensorDict `[T]` in TED, including derived leaves and transforms of the buffer.
+        transitions: TensorDict `[T]` in TED, including derived features and transforms of the
+            buffer.
         return_: Sum of the stored rewards of these transitions, NaN if the dataset has none; see
             `whole_return`.
         final_observation: Whether the source has the observation after the last action. False: the
@@ -53,7 +54,7 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """Number of transitions, `T`."""
+        """Number of steps, `T`."""
         return len(self.transitions)
 
     def __len__(self) -> int:
@@ -83,10 +84,10 @@ class Episode:
         return self.observed("observation")
 
     def observed(self, key: KeyLike) -> Any:
-        """Return all `T + 1` rows of a leaf, or parent of leaves, that exists at the root and in next.
+        """Return all `T + 1` rows of a feature, or parent, that exists at the root and in next.
 
         Raises:
-            UsageError: No such leaf at the root and under `next`; or, in a view, the rows of the
+            UsageError: No such feature at the root and under `next`; or, in a view, the rows of the
                 episode are not contiguous.
         """
         name = as_key(key)
@@ -120,8 +121,8 @@ class Episode:
         | `terminals` | `[T]` | bool |
         | `timeouts` | `[T]`, True in the last row unless it is terminated | bool |
 
-        `observation_key` is the leaf, or parent, of the observation. Raises `UsageError`: see
-        `observed`, or a leaf missing from `keys=`.
+        `observation_key` is the feature, or parent, of the observation. Raises `UsageError`: see
+        `observed`, or a feature missing from `keys=`.
         """
         observations = self.observed(observation_key)
         leaves = {}

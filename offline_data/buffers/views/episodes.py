@@ -56,15 +56,18 @@ class EpisodeTable:
     def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
         """Return length, return, idle steps, jerk and other columns as numpy arrays; see there.
 
-        They describe whole episodes, also in a view that cuts them; outliers are those of the dataset.
+        They describe whole episodes, also in a view that cuts them; outliers are those of the
+        dataset.
 
         Args:
-            leaf: Continuous leaf of `idle`, `jerk` and `velocity`; None: see `EpisodeQuality.leaf`.
-            similar: Whether to add `nearest`, `distance` and `duplicate_of`, with numbers of episodes in
-                the dataset; see `with_similar`. Takes a time that grows with the square of their number.
+            leaf: Continuous feature of `idle`, `jerk` and `velocity`; None: see
+                `EpisodeQuality.leaf`.
+            similar: Whether to add `nearest`, `distance` and `duplicate_of`, with numbers of
+                episodes in the dataset; see `with_similar`. Takes a time that grows with the square
+                of their number.
 
         Raises:
-            UnknownLeafError: There is no such leaf, or it is not continuous.
+            UnknownLeafError: There is no such feature, or it is not continuous.
         """
         from offline_data.analysis.episodes import episode_quality
 

@@ -15,7 +15,7 @@ ROWS = 10
 """Rows of a long table that are shown."""
 
 _LEAVES = 30
-"""Leaves that are shown."""
+"""Features that are shown."""
 _LONGEST = 160
 """Longest text in characters."""
 
@@ -42,14 +42,14 @@ def table_html(header: Sequence[str], rows: Iterable[Sequence[Any]], more: int =
 
 
 def leaves_html(leaves: Iterable[tuple[str, str, Any]]) -> str:
-    """Return a table of leaves: name, type and shape."""
+    """Return a table of features: name, type and shape."""
     listed = list(leaves)
     rows = [(name, kind, list(shape)) for name, kind, shape in listed[:_LEAVES]]
     return table_html(("leaf", "type", "shape"), rows, len(listed) - len(rows))
 
 
 def leaves_of(data: TensorDictBase) -> Iterable[tuple[str, str, Any]]:
-    """List the leaves of a TensorDict of rows, with the shape of all rows."""
+    """List the features of a TensorDict of rows, with the shape of all rows."""
     for key in data.keys(include_nested=True, leaves_only=True):
         leaf: Any = data.get(key)
         kind = str(getattr(leaf, "dtype", None) or "text").removeprefix("torch.")

@@ -38,7 +38,7 @@ def prove(
 
     Returns the number of values that are equal, and those of `losses` that were found, with the
     numbers of rows. Raises `IntegrityError` for a value, dtype or shape that differs, or a row that
-    is missing, and is not among `losses`; and for a leaf that the dataset does not have.
+    is missing, and is not among `losses`; and for a feature that the dataset does not have.
     """
     tally = _Tally(job.name, losses)
     compared = first = 0
@@ -57,7 +57,7 @@ def prove(
 
 @dataclass
 class _Tally:
-    """Rows that differ, of each leaf; more than the losses say are an error."""
+    """Rows that differ, of each feature; more than the losses say are an error."""
 
     name: str
     losses: Sequence[Loss]
@@ -66,7 +66,7 @@ class _Tally:
     _rows: Counter[str] = field(default_factory=Counter)
 
     def add(self, leaf: str, rows: NDArray[Any] | int, of: int, hint: str | None = None) -> None:
-        """Count rows of a leaf that differ, or are not there; raises `IntegrityError`."""
+        """Count rows of a feature that differ, or are not there; raises `IntegrityError`."""
         count = rows if isinstance(rows, int) else len(rows)
         self._rows[leaf] += count
         listed = [loss.rows for loss in self.losses if loss.leaf == leaf]
@@ -79,7 +79,7 @@ class _Tally:
             )
 
     def occurring(self) -> tuple[Loss, ...]:
-        """Return the losses that were found; those of leaves with one reason by the rows counted."""
+        """Return the losses found; those of features with one reason by the rows counted."""
         reasons = Counter(loss.leaf for loss in self.losses)
         return tuple(
             replace(loss, rows=self._rows[loss.leaf])
@@ -165,7 +165,7 @@ def _compare(
 def _compare_leaf(
     place: LeafPlace, found: EpisodeBatch, original: EpisodeBatch, name: str, tally: _Tally
 ) -> NDArray[Any]:
-    """Return the rows of a leaf that differ, of its own rows; counts those that are not there."""
+    """Return a feature's rows that differ, of its own rows; counts those that are not there."""
     leaf = place.leaf
     values: Any = getattr(original, leaf.table)[leaf.key]
     back = _column(found, place.table, place.key, name)

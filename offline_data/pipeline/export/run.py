@@ -99,7 +99,7 @@ class Exported:
     transitions: int
     episodes: int
     losses: tuple[Loss, ...]
-    """Leaves and rows that the files do not have."""
+    """Features and rows that the files do not have."""
     compared: int = 0
     """Values that were read back and compared."""
     bytes: int = 0

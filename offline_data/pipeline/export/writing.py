@@ -28,7 +28,7 @@ _PROBE = 1 << 20
 
 
 def write_files(target: ExportTarget, path: Path, job: ExportJob, bar: Task) -> None:
-    """Write the files of an export, and show how many transitions were read.
+    """Write the files of an export, and show how many steps were read.
 
     Raises:
         OSError: The disk is full, or `path` cannot be written.
@@ -58,7 +58,7 @@ def write_files(target: ExportTarget, path: Path, job: ExportJob, bar: Task) -> 
 
 
 class _Writing:
-    """Writes files in a thread; each call returns transitions that were read, None at the end."""
+    """Writes files in a thread; each call returns steps that were read, None at the end."""
 
     def __init__(self, target: ExportTarget, path: Path, job: ExportJob) -> None:
         self._given = target, path, job

@@ -49,14 +49,14 @@ _PIPED_A_SECOND = 500e6
 
 
 class StrictError(FormatError):
-    """A sound source with a leaf that cannot be kept, where `strict` allows none."""
+    """A sound source with a feature that cannot be kept, where `strict` allows none."""
 
 
 class NoEpisodesError(NotFoundError):
     """A shard without episodes, or without any that were requested or could be read."""
 
     skipped: tuple[Skipped, ...] = ()
-    """Episodes and leaves that are not in the dataset."""
+    """Episodes and features that are not in the dataset."""
 
     @classmethod
     def among(
@@ -124,11 +124,11 @@ def destination_of(dataset: DatasetId, settings: Settings) -> Path:
 class DatasetBuild:
     """A dataset directory that is being written from raw data, batch by batch, in order.
 
-    `options.episodes` are counted in the shard (None: `raw` has only one). Up to `workers` processes
-    read, where `raw` can be read in several.
+    `options.episodes` are counted in the shard (None: `raw` has only one). Up to `workers`
+    processes read, where `raw` can be read in several.
 
     Raises:
-        FormatError: The raw data, or with `strict` a leaf that cannot be kept.
+        FormatError: The raw data, or with `strict` a feature that cannot be kept.
         NotFoundError: They hold none of the requested episodes.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """

@@ -39,7 +39,7 @@ class RawDescription:
 
     shards: Sequence[Shard]
     transitions: int | None
-    """Stated number of transitions."""
+    """Stated number of steps."""
     episodes: int | None
     """Stated number of episodes."""
     warnings: tuple[str, ...]

@@ -45,7 +45,7 @@ class MergeOptions:
     """Rules by which schemas are reconciled, and how the dataset is written."""
 
     common_leaves: bool = False
-    """Whether leaves and columns of episodes that are not in all datasets are dropped."""
+    """Whether features and columns of episodes that are not in all datasets are dropped."""
     cast: bool = False
     """Whether numbers of different types become the smallest type that both fit; an error where a value
     would change."""
@@ -63,8 +63,8 @@ def merge(
     """Make `local:NAME` of the episodes of several datasets, in their order.
 
     Raises:
-        UsageError: Fewer than two datasets, or one twice; leaves that differ and that the rules do not
-            reconcile; another dataset of that name.
+        UsageError: Fewer than two datasets, or one twice; features that differ and that the rules
+            do not reconcile; another dataset of that name.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
     begin = time.perf_counter()
@@ -117,7 +117,7 @@ def merge(
 
 
 class _MergedEpisodes(RandomAccess):
-    """The episodes of several datasets with reconciled leaves; raises `UsageError` if they differ."""
+    """Several datasets' episodes, their features reconciled; raises `UsageError` if they differ."""
 
     threaded = True
 
@@ -160,7 +160,7 @@ class _MergedEpisodes(RandomAccess):
 
 
 Columns: TypeAlias = "dict[tuple[str, Key], LeafSpec]"
-"""Columns by kind and key: an `observation` or `step` leaf, or one of an `episode`."""
+"""Columns by kind and key: an `observation` or `step` feature, or one of an `episode`."""
 
 
 def _columns_of(member: StoredEpisodes) -> Columns:

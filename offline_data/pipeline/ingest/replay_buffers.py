@@ -132,7 +132,7 @@ def _rows_of_torchrl(storage: Any, writer: Any) -> BufferRows:
 
 
 def _columns(stored: Any, count: int) -> dict[Key, NDArray[Any]]:
-    """Return the leaves of a tensordict, or of a list of them, as arrays of `count` rows."""
+    """Return the features of a tensordict, or of a list of them, as arrays of `count` rows."""
     if isinstance(stored, list):
         every = [_columns(one[None], 1) for one in stored[:count]]
         return (

@@ -99,7 +99,7 @@ class ShardedJob:
     shards: tuple[Shard, ...]
     options: Options
     transitions: int | None = None
-    """Number of transitions that the source states for the whole dataset."""
+    """Number of steps that the source states for the whole dataset."""
     episodes: int | None = None
     """Number of episodes that the source states for the whole dataset."""
 
@@ -365,7 +365,7 @@ class ShardedRun:
         Raises:
             NoEpisodesError: No shard has a requested episode.
             DamagedPartError: Rows of a shard are damaged.
-            FormatError: Shards have different leaves.
+            FormatError: Shards have different features.
         """
         from offline_data.store.join import join
 

@@ -89,7 +89,7 @@ class StreamPiece:
     episode: int
     """Number of the first episode in its shard."""
     row: int
-    """Number of the first transition in its shard."""
+    """Number of the first step in its shard."""
     batch: EpisodeBatch
 
 

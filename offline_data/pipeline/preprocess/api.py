@@ -69,7 +69,7 @@ class Preprocesses:
 
         `fn` takes one transition in TED, without batch size, with `index` and `episode` (of the
         dataset on disk, also in a view), and returns one; it may add, remove, reshape and cast
-        leaves. Keys, dtypes and shapes of its first result hold for all rows. The result does not
+        features. Keys, dtypes and shapes of its first result hold for all rows. The result does not
         depend on workers, chunks or order.
 
         `fn` must be pure, as for `jax.jit`: its result depends only on its row and on random
@@ -89,7 +89,7 @@ class Preprocesses:
         dataset, a generator), no result is reused: close over arrays or paths instead.
 
         If `fn` treats root and `next` observations alike, the new dataset stores each observation
-        once; leaves for which it does not are stored twice, and the manifest lists them.
+        once; features for which it does not are stored twice, and the manifest lists them.
 
         TorchRL calls `fn` with chunks whose size depends on the workers, unless `chunksize=0`.
 
@@ -104,12 +104,12 @@ class Preprocesses:
             batched: Call `fn` on blocks `[n, …]` of at most this many rows; it returns as many.
                 Blocks do not depend on workers or chunks.
             by: `"episode"`: call `fn` on each episode, `[T, …]`. It may return fewer or more rows,
-                or None to drop the episode. All leaves of a row move together: if `fn` reorders
+                or None to drop the episode. All features of a row move together: if `fn` reorders
                 rows, it must also set `next` and the end flags, which would stay with their rows.
             on: `"observations"`: call `fn` once on every stored observation, the final ones
                 included, without the rest of the transition: half the work.
             vectorize: `"auto"`: use `torch.vmap` if possible; False: row by row.
-            num_frames: Use only the first `num_frames` transitions.
+            num_frames: Use only the first `num_frames` steps.
             chunksize: Approximate number of transitions of a task, the most that is lost when a
                 process dies.
             num_chunks: Approximate number of tasks.
@@ -128,8 +128,9 @@ class Preprocesses:
                 two seconds; or what receives progress instead. Notes go to the logger
                 `offline_data`.
             layout: Layout to write; None: that of this dataset.
-            audit: Rows to read back and compare: `"auto"` (all; of data with text, encoded images or
-                layout `ted` those of the first GiB, and 1 % above), `"all"`, a fraction, or `"none"`.
+            audit: Rows to read back and compare: `"auto"` (all; of data with text, encoded images
+                or layout `ted` those of the first GiB, and 1 % above), `"all"`, a fraction, or
+                `"none"`.
             resume: Whether to resume an interrupted run.
             force: Whether to replace an existing dataset and the work of an interrupted run.
             root: Root for `local:NAME`.

@@ -45,7 +45,7 @@ def header_of(
 ) -> Manifest:
     """Return the manifest without tables, counts and digests.
 
-    The parent's fields are kept, except spaces whose leaves have changed.
+    The parent's fields are kept, except spaces whose features have changed.
     """
     parent = reader.manifest
     changed = [name for name in parent.spaces if _space_changed(name, plan, reader)]

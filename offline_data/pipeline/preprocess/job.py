@@ -164,8 +164,8 @@ class Recipe:
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Apply all steps; raises what `Step.apply` raises.
 
-        Also a `StepError` if a text leaf has codes outside its vocabulary, or lengths have changed
-        although all steps keep them, and `Revision` if a step must be revised.
+        Also a `StepError` if a text feature has codes outside its vocabulary, or lengths have
+        changed although all steps keep them, and `Revision` if a step must be revised.
         """
         given = chunk
         for number, step in enumerate(self.steps):

@@ -122,14 +122,14 @@ class Plan:
     bytes: int
     """Bytes of all rows; an estimate if images are encoded."""
     words: Mapping[Key, Sequence[str]]
-    """Vocabularies of the text leaves, by the key in steps or observations."""
+    """Vocabularies of the text features, by the key in steps or observations."""
     unchanged: frozenset[Key]
-    """Leaves of the parent in which the recipe changes no value of a few rows."""
+    """Features of the parent in which the recipe changes no value of a few rows."""
     in_place: bool
     """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
     of its own, which are joined at the end."""
     seconds: float
-    """Estimated time of the recipe on all transitions, from few rows: too high for functions that
+    """Estimated time of the recipe on all steps, from few rows: too high for functions that
     are called with many rows at once; see `seconds_of_calls`."""
 
 
@@ -330,7 +330,7 @@ def _rows_at(
 
 
 def seconds_of_calls(reader: DatasetReader, plan: Plan) -> tuple[float, float]:
-    """Return the time of the recipe on all transitions, and the time of a core in it.
+    """Return the time of the recipe on all steps, and the time of a core in it.
 
     It is the shorter of two runs on the first group. Where Python is called for every row, samples
     grow while they are cheap. A recipe that fails is not timed further; the task with that row says so.
@@ -364,7 +364,7 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
 
 
 def _find_unchanged_leaves(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
-    """Return the leaves whose dtype and shape are the same, and whose rows were there before."""
+    """Return the features whose dtype and shape are the same, and whose rows were there before."""
     old, new = ({**one.batch.steps, **one.batch.observations} for one in (before, after))
     return frozenset(
         key
@@ -385,7 +385,7 @@ def _rows_of(column: NDArray[Any]) -> set[int]:
 
 
 def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
-    """Return the schema of a dataset of such chunks; leaves with a vocabulary are text."""
+    """Return the schema of a dataset of such chunks; features with a vocabulary are text."""
     learnt = schema_of(chunk.batch)
     steps, observations = (
         {key: replace(column, text=key in chunk.words) for key, column in columns.items()}

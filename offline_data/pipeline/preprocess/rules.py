@@ -26,7 +26,7 @@ from offline_data.store.reader import DatasetReader
 _CHANGING = {
     "cast", "clip", "crop", "flatten", "grayscale", "normalize", "rename", "resize", "to_chw",
 }  # fmt: skip
-"""Steps that once changed a root leaf alone where `next` is stored apart."""
+"""Steps that once changed a root feature alone where `next` is stored apart."""
 
 
 class OutdatedConversion(Rule):
@@ -69,7 +69,7 @@ class Discontinuity(Rule):
         return [key for key, shapes in self._pairs(reader).items() if shapes[0] == shapes[1]]
 
     def _pairs(self, reader: DatasetReader) -> dict[Key, list[list[int]]]:
-        """Return the shapes of a root row and of a `next` row of leaves that are stored twice."""
+        """Return the shapes of a root row and of a `next` row of features that are stored twice."""
         twice = set(reader.manifest.two_copies)
         if TED in reader.manifest.tables:
             twice |= reader.observation_leaves.keys()
@@ -129,7 +129,7 @@ class Discontinuity(Rule):
 
 
 def _forgotten(manifest: Manifest, key: Key) -> str:
-    """Return how to make a dataset again whose recipe changed a root leaf without its `next` leaf.
+    """Return how to remake a dataset whose recipe changed a root feature without its `next`.
 
     Empty unless a step of an earlier version did: half a sentence that names it and a command.
     """
@@ -143,7 +143,7 @@ def _forgotten(manifest: Manifest, key: Key) -> str:
 
 
 def _orphans(reader: DatasetReader) -> Iterator[tuple[Key, Key]]:
-    """Yield root leaves that an earlier version renamed, and the `next` leaves of their old names."""
+    """Yield root features that an earlier version renamed, and `next` by their old names."""
     known = reader.step_leaves
     for step in _old_recipe(reader.manifest):
         pairs = step.get("names") if step.get("step") == "rename" else ()

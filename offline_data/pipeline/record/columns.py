@@ -1,4 +1,4 @@
-"""Growing arrays of the steps under way: one for each leaf of a space, and the infos."""
+"""Growing arrays of the steps under way: one for each feature of a space, and the infos."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Info: TypeAlias = Mapping[Key, Any]
 
 
 class GrowingLeaf:
-    """Rows of one leaf of a space, of one environment or of `batch` environments side by side.
+    """Rows of one feature of a space, of one environment or of `batch` environments side by side.
 
     A row is what the environment returned, or an error: until `fixed`, the dtype is promoted where
     that of the space does not hold what the environment returns; then such a value is refused.
@@ -48,7 +48,7 @@ class GrowingLeaf:
         self.rows: NDArray[Any] = np.zeros((_CAPACITY, *self._row_shape), self.dtype)
 
     def put(self, row: int, value: Any) -> None:
-        """Copy the leaf of a nested value to a row; raises `FormatError`."""
+        """Copy the feature of a nested value to a row; raises `FormatError`."""
         if self._path:
             value = self.within(value)
         kind = type(value)
@@ -60,13 +60,13 @@ class GrowingLeaf:
             self.rows[row] = self.fit(value, self._row_shape)
 
     def within(self, value: Any) -> Any:
-        """Return the leaf of a nested value."""
+        """Return the feature of a nested value."""
         for name in self._path:
             value = value[int(name) if isinstance(value, tuple) else name]
         return value
 
     def fit(self, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return a value in the dtype of the leaf; raises `FormatError` if that would change it."""
+        """Return a value in the feature's dtype; raises `FormatError` if that would change it."""
         array = np.asarray(value, object if self.dtype.kind == "O" else None)
         if array.shape != shape or array.dtype.name not in {*DTYPES, "object"}:
             raise FormatError(
@@ -116,7 +116,7 @@ class GrowingLeaf:
 
 
 class InfoLeaves:
-    """Leaves of infos: which are kept is decided by the first episode.
+    """Features of infos: which are kept is decided by the first episode.
 
     Kept is a number, or an array of numbers, that all steps of the first episode have in one shape:
     `info/…` if the info of `reset` has it too, else `next/info/…`.
@@ -125,11 +125,11 @@ class InfoLeaves:
     def __init__(self) -> None:
         self.leaves: tuple[LogLeaf, ...] | None = None
         self.dropped: dict[str, str] = {}
-        """Reasons by path, of leaves that are not kept."""
+        """Reasons by path, of features that are not kept."""
         self.notes: dict[str, None] = {}
 
     def decide(self, rows: Sequence[Info]) -> None:
-        """Choose the leaves by the infos of an episode, `T + 1` of them."""
+        """Choose the features by the infos of an episode, `T + 1` of them."""
         leaves = []
         for path in dict.fromkeys(path for row in rows for path in row):
             missing = any(path not in row for row in rows[1:])
@@ -198,7 +198,7 @@ def _stack(values: Sequence[Any]) -> NDArray[Any] | None:
 
 
 def flat_info(info: Mapping[Any, Any], path: Key = ()) -> dict[Key, Any]:
-    """Return the leaves of nested mappings by path, arrays as copies."""
+    """Return the features of nested mappings by path, arrays as copies."""
     found: dict[Key, Any] = {}
     for name, value in info.items():
         below = (*path, *str(name).split("/"))

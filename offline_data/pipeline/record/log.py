@@ -111,7 +111,7 @@ _KINDS: Mapping[Any, type[Any]] = {
 
 @dataclass(frozen=True)
 class LogLeaf:
-    """A leaf of all episodes of a recording."""
+    """A feature of all episodes of a recording."""
 
     key: Key
     dtype: str
@@ -121,7 +121,7 @@ class LogLeaf:
     """`T` or `T + 1` rows for each episode."""
 
     def rows(self, length: int) -> int:
-        """Return the number of rows in an episode of `length` transitions."""
+        """Return the number of rows in an episode of `length` steps."""
         return length + (self.table == "observations")
 
     def nbytes(self, length: int) -> int:
@@ -140,11 +140,11 @@ class LogEpisode:
 
     @property
     def length(self) -> int:
-        """Number of transitions."""
+        """Number of steps."""
         return int(self.head["length"])
 
     def columns(self) -> dict[LogLeaf, NDArray[Any]]:
-        """Return the rows of each leaf, text as `str`."""
+        """Return the rows of each feature, text as `str`."""
         found: dict[LogLeaf, NDArray[Any]] = {}
         begin = 0
         for leaf in self.leaves:
@@ -170,24 +170,24 @@ class LogContent:
     replaces: str | None = None
     """Revision of the dataset that it replaces."""
     schema: dict[str, Any] = field(default_factory=dict)
-    """The last `schema` record: spaces, environment, leaves."""
+    """The last `schema` record: spaces, environment, features."""
     episodes: dict[int, LogEpisode] = field(default_factory=dict)
     """Episodes that were not discarded, by serial number."""
     notes: dict[str, None] = field(default_factory=dict)
     dropped: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Leaves that were not kept, with the reason."""
+    """Features that were not kept, with the reason."""
     next_serial: int = 0
     lost: int = 0
     """Bytes that belong to no valid record."""
 
     @property
     def leaves(self) -> tuple[LogLeaf, ...]:
-        """Leaves of all episodes; empty before the first one."""
+        """Features of all episodes; empty before the first one."""
         return leaves_of(self.schema)
 
 
 def leaves_of(schema: Mapping[str, Any]) -> tuple[LogLeaf, ...]:
-    """Return the leaves of a `schema` record."""
+    """Return the features of a `schema` record."""
     listed = schema.get("leaves", ())
     return tuple(LogLeaf(split_key(k), d, tuple(s), t) for k, d, s, t in listed)
 

@@ -86,9 +86,9 @@ class _Episode:
 class Recorder:
     """Wraps an environment of Gymnasium, and writes what it returns as the dataset `local:NAME`.
 
-    It is a `gymnasium.Wrapper`, or of a vector environment a `gymnasium.vector.VectorWrapper` (with any
-    autoreset mode): `step` and `reset` return what the environment does, unchanged. Leaving the `with`
-    block, or `close()`, publishes the dataset and closes the environment.
+    It is a `gymnasium.Wrapper`, or of a vector environment a `gymnasium.vector.VectorWrapper` (with
+    any autoreset mode): `step` and `reset` return what the environment does, unchanged. Leaving the
+    `with` block, or `close()`, publishes the dataset and closes the environment.
 
     ```python
     with offline_data.Recorder(gymnasium.make("CartPole-v1"), "mine") as env:
@@ -97,26 +97,27 @@ class Recorder:
     ds = offline_data.load_dataset("local:mine")
     ```
 
-    - A finished episode is in a file before `step` returns, and synced to the disk within a minute: a
-      killed process loses only the episode under way. `resume=True` continues then. Memory holds only
-      episodes under way.
+    - A finished episode is in a file before `step` returns, and synced to the disk within a minute:
+      a killed process loses only the episode under way. `resume=True` continues then. Memory holds
+      only episodes under way.
     - An episode that `reset()` or `close()` ends before the environment does has its true last
       observation; its last step is marked truncated, and `interrupted` in `ds.episodes` is True.
-    - Leaves have the dtype and shape of their space. Where an environment returns values that the
-      dtype does not hold, such as float64 for a float32 space, the leaf has that dtype, with a note.
-    - Of infos, kept are numbers and arrays of numbers that every step of the first episode has in one
-      shape: `info` where `reset` returns them too, else `next/info`. The manifest lists all others
-      under `dropped`.
-    - Columns of episodes: `id` (number), `seed` and `options` of `reset` (-1 and None if not given),
-      `interrupted`, and those set by `mark`.
+    - Features have the dtype and shape of their space. Where an environment returns values that the
+      dtype does not hold, such as float64 for a float32 space, the feature has that dtype, with a
+      note.
+    - Of infos, kept are numbers and arrays of numbers that every step of the first episode has in
+      one shape: `info` where `reset` returns them too, else `next/info`. The manifest lists all
+      others under `dropped`.
+    - Columns of episodes: `id` (number), `seed` and `options` of `reset` (-1 and None if not
+      given), `interrupted`, and those set by `mark`.
 
     Args:
-        env: Environment with spaces of fixed leaves.
+        env: Environment with spaces of fixed features.
         name: `NAME` or `local:NAME`.
         resume: Whether to append to a recording of this name, finished or not; its environment and
             spaces must be the same. Nothing needs to exist.
-        force: Whether to replace what exists under this name, on closing. After a kill, `resume=True`
-            alone continues the recording, which still replaces it.
+        force: Whether to replace what exists under this name, on closing. After a kill,
+            `resume=True` alone continues the recording, which still replaces it.
         record_infos: Whether to record infos.
         layout: `compact` or `ted`; None: that of the continued recording, else `compact`.
         root: Folder of all datasets; None: the user's.
@@ -127,8 +128,8 @@ class Recorder:
         MissingDependencyError: gymnasium is not installed.
         UsageError: A dataset or an unfinished recording of that name exists, or it is being
             recorded; the environment is another one than that of the recording.
-        FormatError: From `step` or `reset`: a value is not of its space's shape, or its dtype cannot
-            hold it.
+        FormatError: From `step` or `reset`: a value is not of its space's shape, or its dtype
+            cannot hold it.
         NoSpaceError, AccessError: The disk is full, or not writable.
 
     Example:
@@ -344,7 +345,7 @@ class Recorder:
         )
 
     def _fix(self, leaves: Sequence[LogLeaf]) -> None:
-        """Take the leaves of earlier episodes, to which all others must conform."""
+        """Take the features of earlier episodes, to which all others must conform."""
         known = {leaf.key: leaf for leaf in leaves}
         known.pop(REWARD, None)
         for column in (*self._observation, *self._action):
@@ -366,7 +367,7 @@ class Recorder:
         self._record_infos = bool(known)
 
     def _write_schema(self, infos: Sequence[Info]) -> None:
-        """Log the leaves before the first episode of this process."""
+        """Log the features before the first episode of this process."""
         if self._infos.leaves is None:
             self._infos.decide(infos)
         self._leaves = [

@@ -1,4 +1,4 @@
-"""Derived leaves: computed from other rows of a dataset when a batch is made, not stored."""
+"""Derived features: computed from other rows of a dataset when a batch is made, not stored."""
 
 from offline_data.rows.derived.base import Derived
 from offline_data.rows.derived.delta import delta_timestamps

@@ -1,4 +1,4 @@
-"""Protocol of derived leaves, computed per batch from other rows, and shared helpers."""
+"""Protocol of derived features, computed per batch from other rows, and shared helpers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Pad: TypeAlias = Literal["repeat", "zero"]
 """Padding beyond an episode: its nearest row, or zeros."""
 
 STEPS: Key = ("steps_to_next_obs",)
-"""Leaf added by `n_step`: the number of steps between the observation and the next one."""
+"""Feature added by `n_step`: the number of steps between the observation and the next one."""
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _locks: dict[int, threading.RLock] = {}
 
 
 class Derived(Protocol):
-    """Adds or replaces leaves of a batch, using other rows of its storage.
+    """Adds or replaces features of a batch, using other rows of its storage.
 
     An instance is frozen, hashable, picklable and thread-safe; instances made with the same
     arguments are equal. `storage.runs()` gives the runs of adjacent rows; results for a storage may
@@ -43,10 +43,10 @@ class Derived(Protocol):
     """
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Return the batch with the derived leaves.
+        """Return the batch with the derived features.
 
         Args:
-            batch: `[B]`, the gathered rows, with leaves derived before; may be changed in place.
+            batch: `[B]`, the gathered rows, with features derived before; may be changed in place.
             rows: Row numbers in the storage, int64 `[B]`; must not be changed.
             storage: Gives other rows: `storage.only(keys).gather(other_rows)`.
 
@@ -87,7 +87,7 @@ def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
 
 @pickled_by_name
 class Memory:
-    """Cache of a derived leaf, with one entry per storage.
+    """Cache of a derived feature, with one entry per storage.
 
     Entries live as long as their storage, and are not pickled or deep-copied.
     """
@@ -117,14 +117,14 @@ class Memory:
         return made
 
     def only(self, storage: Storage, keys: tuple[Key, ...]) -> Storage:
-        """Return the storage with only these leaves, cached so that files are mapped once."""
+        """Return the storage with only these features, cached so that files are mapped once."""
         return self.recall(storage, keys, lambda: storage.only(keys))
 
 
 @pickled_by_name
 @dataclass(frozen=True)
 class CachedLeaf:
-    """A derived leaf that caches results."""
+    """A derived feature that caches results."""
 
     _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
 
@@ -135,7 +135,7 @@ def process_lock() -> threading.RLock:
 
 
 def widen(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Return a mask `[B]` or `[B, k]` in a shape that broadcasts to a leaf `[B, k, …]`, on its device."""
+    """Return a mask `[B]` or `[B, k]` that broadcasts to a feature `[B, k, …]`, on its device."""
     return mask.to(leaf.device).view(*mask.shape, *(1,) * (leaf.ndim - mask.ndim))
 
 
@@ -167,7 +167,7 @@ def leaf_keys(batch: TensorDict, *, text: bool = False) -> list[Key]:
 
 
 def has_leaf(storage: Storage, key: Key) -> bool:
-    """Return True if a storage has a leaf, even if its batches leave it out; it must have rows."""
+    """Return True if a storage has a feature, also outside its batches; it must have rows."""
     try:
         return key in leaf_keys(storage.only((key,)).gather(torch.arange(1)))
     except UsageError:
@@ -185,7 +185,7 @@ def check_rows(name: str, batch: TensorDict) -> None:
 
 
 def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
-    """Raise `UsageError` if a leaf is missing from a batch."""
+    """Raise `UsageError` if a feature is missing from a batch."""
     known = leaf_keys(batch)
     for key in keys:
         if key not in known:
@@ -199,7 +199,7 @@ def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
 def check_stored(
     name: str, batch: TensorDict, rows: Tensor, storage: Storage, keys: tuple[Key, ...]
 ) -> None:
-    """Raise `UsageError` if leaves differ from the stored ones, since gathering would undo changes."""
+    """Raise `UsageError` if features differ from the stored ones: gathering would undo changes."""
     own = leaf_keys(storage.gather(rows[:1].clone()))
     stored = storage.only([key for key in keys if key in own]).gather(rows.clone())
     for key in keys:
@@ -220,5 +220,5 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def is_leaf(kind: type) -> bool:
-    """Return True for the type of a leaf of a TensorDict, text included."""
+    """Return True for the type of a feature of a TensorDict, text included."""
     return issubclass(kind, (torch.Tensor, NonTensorData, NonTensorStack))

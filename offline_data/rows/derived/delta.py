@@ -1,4 +1,4 @@
-"""`delta_timestamps`: leaves at several times around a row, as LeRobot's datasets have them."""
+"""`delta_timestamps`: features at several times around a row, as LeRobot's datasets have them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TOLERANCE = 1e-4
 
 
 def pad_key(key: Key) -> Key:
-    """Return the key of the mask of a leaf, next to it: `top_is_pad` of `top`."""
+    """Return the key of the mask of a feature, next to it: `top_is_pad` of `top`."""
     return (*key[:-1], f"{key[-1]}_is_pad")
 
 
 def delta_timestamps(
     deltas: Mapping[Any, Iterable[float]], fps: float, *, tolerance_s: float = TOLERANCE
 ) -> DeltaTimestamps:
-    """Set leaves to their values at several times, in seconds from that of the row.
+    """Set features to their values at several times, in seconds from that of the row.
 
     ```
     row              t                          [-0.1, 0.0, 0.1] at 10 fps
@@ -42,17 +42,18 @@ def delta_timestamps(
     action_is_pad    False  False  False                                         True  False  False
     ```
 
-    A leaf becomes `[B, k, *shape]`; `KEY_is_pad`, bool `[B, k]` next to it, is True for times outside of
-    the episode, where the first or last row is repeated. As LeRobot's `delta_timestamps`.
+    A feature becomes `[B, k, *shape]`; `KEY_is_pad`, bool `[B, k]` next to it, is True for times
+    outside of the episode, where the first or last row is repeated. As LeRobot's
+    `delta_timestamps`.
 
     Args:
-        deltas: Seconds by leaf; `observation.images.top` and `("observation", "images", "top")` are
-            the same.
+        deltas: Seconds by feature; `observation.images.top` and `("observation", "images", "top")`
+            are the same.
         fps: Rows in a second.
         tolerance_s: Seconds by which a time may differ from a multiple of `1 / fps`.
 
     Raises:
-        UsageError: A time that is not such a multiple; or, on the first batch, a missing leaf.
+        UsageError: A time that is not such a multiple; or, on the first batch, a missing feature.
 
     Example:
         >>> delta_timestamps({"action": [0, 0.1, 0.2]}, 10)
@@ -93,11 +94,11 @@ class DeltaTimestamps(CachedLeaf):
     """Result of `delta_timestamps`, which documents the result."""
 
     offsets: tuple[tuple[Key, tuple[int, ...]], ...]
-    """Rows from that of the batch, by leaf."""
+    """Rows from that of the batch, by feature."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Leaves that are set."""
+        """Features that are set."""
         return tuple(key for key, _ in self.offsets)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:

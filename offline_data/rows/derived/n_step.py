@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 GAMMA: Key = ("gamma",)
-"""Leaf: the discount `γ^m` after `m` steps."""
+"""Feature: the discount `γ^m` after `m` steps."""
 ORIGINAL_REWARD = "original_reward"
-"""Leaf under `next`: the reward of the first step."""
+"""Feature under `next`: the reward of the first step."""
 
 
 def n_step(n: int, gamma: float = 0.99) -> NStep:
@@ -56,8 +56,8 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
       `reward + gamma * ~terminated * V(next observation)`.
 
     Names and values are those of TorchRL's `MultiStep`, except that its flags are those of row `t`,
-    so that a target bootstraps from a terminal state inside the window, and that there is no leaf
-    `nonterminal`. Must be first in `derived`; cannot be combined with `relabel`.
+    so that a target bootstraps from a terminal state inside the window, and that there is no
+    feature `nonterminal`. Must be first in `derived`; cannot be combined with `relabel`.
 
     Args:
         n: Maximum number of steps, at least 1.
@@ -65,7 +65,7 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
 
     Raises:
         UsageError: Invalid argument; or, on the first batch, no reward, rows that are whole
-            episodes, or leaves under `next` that were changed before.
+            episodes, or features under `next` that were changed before.
 
     Example:
         >>> n_step(3)

@@ -1,4 +1,4 @@
-"""Leaves of the previous or next row of the same episode."""
+"""Features of the previous or next row of the same episode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEXT_INFO: Key = ("next", "info")
 class Neighbour(CachedLeaf):
     """Sets `target` to `source` of the row at offset `step`; zeros beyond the episode.
 
-    Either key may be a parent of leaves. `optional`: whether rows without the source stay as they
+    Either key may be a parent of features. `optional`: whether rows without the source stay as they
     are, such as new ones next to a dataset.
     """
 

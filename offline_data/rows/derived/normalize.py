@@ -1,4 +1,4 @@
-"""`normalize`: leaves scaled by a dataset's mean and standard deviation, or by its quantiles."""
+"""`normalize`: features scaled by a dataset's mean and standard deviation, or by its quantiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from offline_data.rows.storage import Storage
 from offline_data.store.scaler import EPS, FIGURES, Scaler, denormalized, measure, normalized
 
 CHUNK_ITEMS = 1 << 20
-"""Number of values, over all leaves, per chunk when computing statistics."""
+"""Number of values, over all features, per chunk when computing statistics."""
 
 _WIDE = {"torch.float64", "torch.int64", "float64", "int64"}
 """Types of values that are computed with in float64; with all others in float32."""
@@ -32,7 +32,7 @@ _Operation: TypeAlias = Callable[[Any, Any, Any, float], Any]
 
 @pickled_by_name
 class Scale:
-    """Mean and standard deviation of one leaf, elementwise; its repr has all digits.
+    """Mean and standard deviation of one feature, elementwise; its repr has all digits.
 
     Attributes:
         mean: float64, on the CPU, in a shape that broadcasts to a row.
@@ -67,7 +67,7 @@ class Scale:
 
 
 class QuantileScale(Scale):
-    """1 % and 99 % quantile of one leaf, elementwise: `q01` and `q99`, else as `Scale`."""
+    """1 % and 99 % quantile of one feature, elementwise: `q01` and `q99`, else as `Scale`."""
 
     kind = "quantile"
 
@@ -89,19 +89,20 @@ def normalize(
     eps: float | None = None,
     by: str = "std",
 ) -> Normalizer:
-    """Normalize leaves of a batch, float32: `(x - mean) / (std + eps)`.
+    """Normalize features of a batch, float32: `(x - mean) / (std + eps)`.
 
-    `by="quantile"`: `2 (x - q01) / (q99 - q01 + eps) - 1` with the 1 % and 99 % quantiles, as openpi
-    does for robots; values beyond them are not clipped. They are exact for a few thousand rows and
-    else of a sketch, less than 0.2 % of the rows off in rank.
+    `by="quantile"`: `2 (x - q01) / (q99 - q01 + eps) - 1` with the 1 % and 99 % quantiles, as
+    openpi does for robots; values beyond them are not clipped. They are exact for a few thousand
+    rows and else of a sketch, less than 0.2 % of the rows off in rank.
 
-    Mean and standard deviation (or quantiles) are computed elementwise in float64 over root leaves (each row once,
-    ignoring non-finite values), in one pass; leaves under `next` use the same. They are those of
+    Mean and standard deviation (or quantiles) are computed elementwise in float64 over root
+    features (each row once, ignoring non-finite values), in one pass; features under `next` use the
+    same. They are those of
 
     - `statistics`, or of the data that `fit` is called with, if given;
-    - else all rows of the first dataset that `derived=` gives this object to, whatever view, split or
-      loader of it is read first: validation rows count, too, and those that no sampler draws since their
-      next observation is unknown;
+    - else all rows of the first dataset that `derived=` gives this object to, whatever view, split
+      or loader of it is read first: validation rows count, too, and those that no sampler draws
+      since their next observation is unknown;
     - else, without any dataset, all rows of the first growing buffer that is sampled.
 
     They are computed when they are first needed, or before the object is pickled or a loader starts
@@ -117,20 +118,22 @@ def normalize(
     torch.save({"policy": policy.state_dict(), "scale": scale.state_dict()}, path)
     ```
 
-    Must come after other functions that change the same leaves. Stacked frames and action chunks
+    Must come after other functions that change the same features. Stacked frames and action chunks
     are normalized individually (but not frames joined by `cat_dim`).
 
     Args:
-        keys: Root leaves; a parent selects the floating-point leaves below it. A string is one key.
+        keys: Root features; a parent selects the floating-point features below it. A string is one
+            key.
         statistics: Mean and standard deviation (or `q01` and `q99`) by key, numbers or arrays that
-            broadcast to a row of the leaf; or the `statistics` of another object; None: see above.
-        eps: Added to the divisor; must be above 0 if one is 0. None: 1e-3 by standard deviation, as in
-            CORL and d3rlpy, where a constant becomes 0; 1e-6 by quantiles, where it becomes -1.
+            broadcast to a row of the feature; or the `statistics` of another object; None: see
+            above.
+        eps: Added to the divisor; must be above 0 if one is 0. None: 1e-3 by standard deviation, as
+            in CORL and d3rlpy, where a constant becomes 0; 1e-6 by quantiles, where it becomes -1.
         by: `std` or `quantile`.
 
     Raises:
-        UsageError: Invalid argument; or, on the first batch, a leaf that is missing, does not match
-            the shape of its statistics, or has no finite value.
+        UsageError: Invalid argument; or, on the first batch, a feature that is missing, does not
+            match the shape of its statistics, or has no finite value.
 
     Example:
         >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
@@ -217,7 +220,7 @@ class Normalizer(CachedLeaf):
 
     @property
     def statistics(self) -> dict[str, Scale]:
-        """Mean, standard deviation and count of each leaf by name; computed now if need be.
+        """Mean, standard deviation and count of each feature by name; computed now if need be.
 
         Empty before `fit`, and before a dataset has this object in `derived`.
         """
@@ -246,16 +249,16 @@ class Normalizer(CachedLeaf):
     def fit(self, *data: Any) -> Normalizer:
         """Compute the statistics of some data; returns this object.
 
-        They replace those of the dataset that this object was given to, but not those of `statistics`
-        or of an earlier `fit`.
+        They replace those of the dataset that this object was given to, but not those of
+        `statistics` or of an earlier `fit`.
 
         Args:
             data: Buffers, views, storages or mixtures: joint statistics of all their rows,
-                each once, whatever the weights of a mixture. Derived leaves and transforms are not
-                applied, and leaves not renamed.
+                each once, whatever the weights of a mixture. Derived features and transforms are
+                not applied, and features not renamed.
 
         Raises:
-            UsageError: No such leaf; data without rows; or an element without any finite value.
+            UsageError: No such feature; data without rows; or an element without any finite value.
         """
         storages = [storage for part in data for storage in _storages(part)]
         if not storages:
@@ -275,7 +278,7 @@ class Normalizer(CachedLeaf):
         """Replace the statistics by those of another object.
 
         Raises:
-            UsageError: Other leaves, another `eps`, or not a state of `normalize`.
+            UsageError: Other features, another `eps`, or not a state of `normalize`.
             IntegrityError: Damaged statistics.
         """
         try:
@@ -302,20 +305,20 @@ class Normalizer(CachedLeaf):
             state.scales, state.data, state.own = scales, (), not scales
 
     def normalized(self, key: KeyLike, values: Any) -> Any:
-        """Normalize values of one leaf, such as an observation for a policy.
+        """Normalize values of one feature, such as an observation for a policy.
 
         Args:
-            key: The root key of the leaf, or a parent.
-            values: `[…, *shape]` with the leaf's `shape`: a tensor, an array or numbers. For a parent a
-                dict, tuple or TensorDict of its leaves, as environments return it; leaves without
-                statistics are returned unchanged.
+            key: The root key of the feature, or a parent.
+            values: `[…, *shape]` with the feature's `shape`: a tensor, an array or numbers. For a
+                parent a dict, tuple or TensorDict of its features, as environments return it;
+                features without statistics are returned unchanged.
 
         Returns:
             float32 in the shape of `values`: a tensor on their device, else an array; or as many of
             them, in a container of the same kind.
 
         Raises:
-            UsageError: No statistics of the leaf (yet), or another shape.
+            UsageError: No statistics of the feature (yet), or another shape.
         """
         return self._scale_values(as_key(key), values, normalized)
 
@@ -324,7 +327,7 @@ class Normalizer(CachedLeaf):
         return self._scale_values(as_key(key), values, denormalized)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
-        """Invert the normalization of all leaves of a batch in place."""
+        """Invert the normalization of all features of a batch in place."""
         known = leaf_keys(batch)
         for root in self._require_statistics():
             for key in (root, next_of(root)):
@@ -370,7 +373,7 @@ class Normalizer(CachedLeaf):
         return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]
 
     def _check(self, batch: TensorDict) -> list[Key]:
-        """Return the leaves of the batch to normalize, including those under `next`."""
+        """Return the features of the batch to normalize, including those under `next`."""
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
@@ -388,7 +391,7 @@ class Normalizer(CachedLeaf):
         return known
 
     def _of(self, name: Key, shape: Sequence[int]) -> Scale:
-        """Return the statistics of a leaf of such values."""
+        """Return the statistics of a feature of such values."""
         known = self._require_statistics()
         if name not in known:
             there = ", ".join(map(join_key, known))

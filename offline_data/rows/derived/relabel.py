@@ -83,11 +83,12 @@ def relabel(
     (`p_curgoal`, `p_trajgoal`, `p_randomgoal`), except that it tests the state before the action
     against the goal; here, as in gymnasium's `GoalEnv`, it is the state after it.
 
-    The goal is written at the root and under `next`; the reward, and with `terminate` the flags, are
-    computed from the next state. Transitions that keep their goal also keep reward and flags, so
-    with `p < 1` `reward_fn` should be that of the dataset. A transition whose next state is unknown
-    keeps its goal; if the storage has no goals, it gets its own state and keeps its reward. A storage
-    without rewards (OGBench) gets them; then `p` must be 1, and only that transition's reward is NaN.
+    The goal is written at the root and under `next`; the reward, and with `terminate` the flags,
+    are computed from the next state. Transitions that keep their goal also keep reward and flags,
+    so with `p < 1` `reward_fn` should be that of the dataset. A transition whose next state is
+    unknown keeps its goal; if the storage has no goals, it gets its own state and keeps its reward.
+    A storage without rewards (OGBench) gets them; then `p` must be 1, and only that transition's
+    reward is NaN.
 
     Goals depend only on the seed and the ordered rows of a batch: equal rows in the same order get
     equal goals in every thread and process.
@@ -95,9 +96,9 @@ def relabel(
     Args:
         strategy: A distribution, or several with their probabilities, which sum to 1.
         p: Probability of relabeling a transition, from 0 to 1.
-        goal_key: Leaf of the goal; added if batches have none (then `p` must be 1).
-        achieved_key: Leaf of achieved values, in the shape of a goal; `observation` if a goal is a
-            whole state.
+        goal_key: Feature of the goal; added if batches have none (then `p` must be 1).
+        achieved_key: Feature of achieved values, in the shape of a goal; `observation` if a goal is
+            a whole state.
         achieved_part: Elements of its last dimension that are the achieved value: with
             `achieved_key="observation"`, `slice(2)` is the position of D4RL's ant, whose goal is
             `goal_key=("info", "goal")`.
@@ -107,11 +108,11 @@ def relabel(
         terminate: Whether a relabeled transition is terminated if and only if its goal is reached;
             False: flags are unchanged.
         gamma: γ of `geometric`, at least 0, less than 1.
-        seed: At least 0; None: drawn now from torch's global generator. It is not part of a buffer's
-            state: give one to resume with the same goals.
+        seed: At least 0; None: drawn now from torch's global generator. It is not part of a
+            buffer's state: give one to resume with the same goals.
 
     Raises:
-        UsageError: Invalid argument; or, on the first batch, a leaf that is missing, has another
+        UsageError: Invalid argument; or, on the first batch, a feature that is missing, has another
             shape or was changed before, rows that are whole episodes, or an earlier `n_step`.
 
     Example:
@@ -223,7 +224,7 @@ class Relabel(CachedLeaf):
         return True
 
     def _part(self, achieved: Tensor) -> Tensor:
-        """Return the achieved values of a leaf `[B, …]`."""
+        """Return the achieved values of a feature `[B, …]`."""
         part = slice(*self.achieved_part)
         return achieved if part == slice(None) else achieved[..., part]
 

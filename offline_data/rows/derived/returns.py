@@ -1,4 +1,4 @@
-"""`return_to_go`: the discounted return from each transition on."""
+"""`return_to_go`: the discounted return from each step on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNK = 1 << 20
 def return_to_go(
     key: KeyLike | float = "return_to_go", gamma: float | KeyLike | None = None
 ) -> ReturnsToGo:
-    """Add to a batch the discounted sum of rewards from each transition to its episode's end.
+    """Add to a batch the discounted sum of rewards from each step to its episode's end.
 
     `Σ_{k≥0} γ^k r_t+k` over the stored rewards, including its own: a truncated episode is not
     extrapolated, and the reward of a last step counts even if the next observation is unknown.
@@ -36,7 +36,7 @@ def return_to_go(
     over the rewards, which takes 8 bytes of memory per reward value.
 
     Args:
-        key: Key of the leaf: float32, in the shape of the reward. May be omitted.
+        key: Key of the feature: float32, in the shape of the reward. May be omitted.
         gamma: Discount γ of one step, from 0 to 1; None: 1. May also come first.
 
     Raises:

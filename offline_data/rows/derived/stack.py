@@ -41,7 +41,7 @@ def gather_around(
     offsets: Tensor,
     pad: Pad = "repeat",
 ) -> tuple[dict[Key, Tensor], Tensor]:
-    """Return leaves `[B, k, *shape]` at `k` offsets, and whether each is in the episode."""
+    """Return features `[B, k, *shape]` at `k` offsets, and whether each is in the episode."""
     bounds = episode_bounds(storage, rows)
     wanted = rows[:, None] + offsets
     nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])
@@ -69,13 +69,13 @@ def frame_stack(
     next             s_t-1  s_t    s_t+1                                        s_0  s_0  s_1
     ```
 
-    A leaf `[B, *shape]` becomes `[B, k, *shape]`, or `k` times as long in `cat_dim`. Under `next`,
-    the last frame is the batch's next observation: after an earlier `n_step`, that of the last step
-    used. Frames are gathered from the storage, `B·k` per leaf.
+    A feature `[B, *shape]` becomes `[B, k, *shape]`, or `k` times as long in `cat_dim`. Under
+    `next`, the last frame is the batch's next observation: after an earlier `n_step`, that of the
+    last step used. Frames are gathered from the storage, `B·k` per feature.
 
     Args:
-        keys: Root leaves, or parents of leaves, and the same under `next` if batches have them; a
-            string is one key. May be omitted: `frame_stack(4)`.
+        keys: Root features, or parents of features, and the same under `next` if batches have them;
+            a string is one key. May be omitted: `frame_stack(4)`.
         k: Number of frames, at least 1; may also come first.
         cat_dim: Dimension of a frame in which to concatenate (0 joins images `[C, H, W]` to
             `[k·C, H, W]`); None: a new dimension before those of the frame.
@@ -83,8 +83,8 @@ def frame_stack(
             (`zero`).
 
     Raises:
-        UsageError: Invalid argument; or, on the first batch, a leaf that is missing or was changed
-            before, or rows that are whole episodes.
+        UsageError: Invalid argument; or, on the first batch, a feature that is missing or was
+            changed before, or rows that are whole episodes.
 
     Example:
         >>> frame_stack("pixels", 4, cat_dim=0)
@@ -124,7 +124,7 @@ class FrameStack(CachedLeaf):
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage
     ) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-        """Return the leaves, and those that are also under `next`."""
+        """Return the features, and those that are also under `next`."""
         check_rows("frame_stack", batch)
         known = leaf_keys(batch)
         keys = tuple(select_keys([key for key in known if key[0] != "next"], self.keys))
@@ -170,19 +170,19 @@ def action_chunk(
     chunk_mask       True True   True                                      True   False  False
     ```
 
-    A leaf `[B, *shape]` becomes `[B, k, *shape]`; the mask, bool `[B, k]`, is True for steps in the
-    episode. Actions are gathered from the storage, `B·k` per leaf, including that of a last step
-    whose next observation is unknown.
+    A feature `[B, *shape]` becomes `[B, k, *shape]`; the mask, bool `[B, k]`, is True for steps in
+    the episode. Actions are gathered from the storage, `B·k` per feature, including that of a last
+    step whose next observation is unknown.
 
     Args:
-        keys: Leaves, or parents of leaves; a string is one key. May be omitted.
+        keys: Features, or parents of features; a string is one key. May be omitted.
         k: Number of steps, at least 1; may also come first.
         pad: Padding after the end of an episode: its last action (`repeat`), or zeros (`zero`).
         mask_key: Key of the mask.
 
     Raises:
-        UsageError: Invalid argument; or, on the first batch, a leaf that is missing or was changed
-            before, or rows that are whole episodes.
+        UsageError: Invalid argument; or, on the first batch, a feature that is missing or was
+            changed before, or rows that are whole episodes.
 
     Example:
         >>> action_chunk(8, pad="zero")

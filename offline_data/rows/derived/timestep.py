@@ -1,4 +1,4 @@
-"""`timestep`: the number of preceding transitions in the episode."""
+"""`timestep`: the number of preceding steps in the episode."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def timestep(key: KeyLike = "timestep") -> Timestep:
-    """Add to a batch the number of each transition in its episode, from 0: int64 `[B]`.
+    """Add to a batch the number of each step in its episode, from 0: int64 `[B]`.
 
     In a view that cuts episodes, numbers start at the first row of the piece.
 
     Args:
-        key: Key of the leaf.
+        key: Key of the feature.
 
     Raises:
         UsageError: On the first batch, if rows are whole episodes.

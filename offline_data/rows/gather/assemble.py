@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pickled_by_name
 @dataclass(frozen=True)
 class Node:
-    """One level of a nested TensorDict: slots of leaves by name, and sub-levels by name."""
+    """One level of a nested TensorDict: slots of features by name, and sub-levels by name."""
 
     leaves: tuple[tuple[str, int], ...]
     children: tuple[tuple[str, Node], ...]
@@ -42,7 +42,7 @@ def tree_of(slots: Mapping[Key, int]) -> Node:
 def assemble(
     node: Node, leaves: Sequence[Tensor], size: torch.Size, device: torch.device
 ) -> TensorDict:
-    """Return a TensorDict of batch size `size` with the leaves of the slots."""
+    """Return a TensorDict of batch size `size` with the features of the slots."""
     content: dict[str, Any] = {}
     for name, slot in node.leaves:
         content[name] = leaves[slot]

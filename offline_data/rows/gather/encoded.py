@@ -1,4 +1,4 @@
-"""Encoded leaves of batches: decoded to tensors in threads, or returned as bytes."""
+"""Encoded features of batches: decoded to tensors in threads, or returned as bytes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 EncodedLeaf: TypeAlias = tuple[str, Key, int]
-"""Table of an encoded leaf, its key there, and for observations 0 before or 1 after an action."""
+"""Table and key of an encoded feature, and for observations 0 before or 1 after an action."""
 
 
 def encoded_leaves(reader: DatasetReader) -> dict[Key, EncodedLeaf]:
-    """Return the leaves of batches that the dataset stores encoded."""
+    """Return the features of batches that the dataset stores encoded."""
     leaves = {k: (STEPS, k, 0) for k, leaf in reader.step_leaves.items() if leaf.encoding}
     for key, leaf in reader.observation_leaves.items():
         if leaf.encoding:
@@ -34,9 +34,9 @@ def encoded_leaves(reader: DatasetReader) -> dict[Key, EncodedLeaf]:
 
 
 class EncodedGather:
-    """Gathers raw leaves with `gather`, and encoded ones into the slots after those.
+    """Gathers raw features with `gather`, and encoded ones into the slots after those.
 
-    `decode`: whether encoded leaves are pixels on `device`; else numbers for `ImageBytes`.
+    `decode`: whether encoded features are pixels on `device`; else numbers for `ImageBytes`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EncodedGather:
             self._slots.setdefault((table, key), []).append((slot, after))
 
     def __call__(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`, `FormatError`."""
+        """Return the features of `rows` `[B]`, by slot; raises `IndexError`, `FormatError`."""
         steps = rows.to("cpu", torch.int64).numpy()
         if len(steps) and not 0 <= steps.min() <= steps.max() < self._reader.transitions:
             raise IndexError(f"Rows {steps.min()} to {steps.max()} are out of range")
@@ -105,7 +105,7 @@ class ImageBytes:
                 )
 
     def __call__(self, batch: Any) -> Any:
-        """Set the leaves to `NonTensorStack`s of `bytes` (None for padding); returns the batch."""
+        """Set features to `NonTensorStack`s of `bytes` (None: padding); returns the batch."""
         leaves = encoded_leaves(self._reader)
         for key in self._keys:
             numbers = batch.get(key)

@@ -1,4 +1,4 @@
-"""Gathering by the compiled extension, if it was built: all leaves of a batch in one call."""
+"""Gathering by the compiled extension, if it was built: all features of a batch in one call."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ compiled = extension("offline_data.rows.gather._gather")
 
 
 class NativeGather:
-    """Gathers into CPU memory, one allocation per leaf.
+    """Gathers into CPU memory, one allocation per feature.
 
-    Leaves are not views of one block: creating a view takes torch longer than creating a tensor
+    Features are not views of one block: creating a view takes torch longer than creating a tensor
     over given memory, and each view would keep, pickle and share the whole block. `maps` are the
     files of the plan's gathers, as words `[rows, words]`.
     """
@@ -75,7 +75,7 @@ class NativeGather:
         )
 
     def __call__(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of `rows` `[B]` by slot; raises `IndexError`."""
+        """Return the features of `rows` `[B]` by slot; raises `IndexError`."""
         if rows.dtype is not torch.int64 or not rows.is_contiguous():
             rows = rows.to(dtype=torch.int64).contiguous()
         threads = torch.get_num_threads()
@@ -84,9 +84,9 @@ class NativeGather:
 
 
 def gather_groups(gathers: Sequence[NativeGather], rows: Tensor) -> list[Tensor] | None:
-    """Gather rows int64 `[K, n]` of `K` datasets into leaves `[K, n, …]`, by slot.
+    """Gather rows int64 `[K, n]` of `K` datasets into features `[K, n, …]`, by slot.
 
-    Returns None if the datasets have different leaves; raises `IndexError` for an invalid row.
+    Returns None if the datasets have different features; raises `IndexError` for an invalid row.
     """
     rows = rows.to(dtype=torch.int64).contiguous()
     return _together(gathers, compiled.gather_groups, rows.data_ptr(), rows.shape[1])
@@ -95,10 +95,10 @@ def gather_groups(gathers: Sequence[NativeGather], rows: Tensor) -> list[Tensor]
 def gather_mixed(
     gathers: Sequence[NativeGather], source: Tensor, rows: Tensor
 ) -> list[Tensor] | None:
-    """Gather row `rows[i]` of dataset `source[i]` into leaves `[B, …]`, by slot.
+    """Gather row `rows[i]` of dataset `source[i]` into features `[B, …]`, by slot.
 
-    Both are int64 `[B]`, contiguous. Returns None if the datasets' leaves differ in layout; raises
-    `IndexError` for an invalid row.
+    Both are int64 `[B]`, contiguous. Returns None if the datasets' features differ in layout;
+    raises `IndexError` for an invalid row.
     """
     pointers = source.data_ptr(), rows.data_ptr(), rows.shape[0]
     return _together(gathers, compiled.gather_mixed, *pointers)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 INDEX: Key = ("index",)
-"""Leaf of every batch: the transition's row in the dataset, int64."""
+"""Feature of every batch: the step's row in the dataset, int64."""
 
 FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
-"""Root flags: False in every transition of an episode, so computed instead of stored."""
+"""Root flags: False in every step of an episode, so computed instead of stored."""
 
 At: TypeAlias = Literal["step", "root", "next"]
-"""Row of a file for transition `i` of episode `e`: `i`, `i + e` or `i + e + 1`."""
+"""Row of a file for step `i` of episode `e`: `i`, `i + e` or `i + e + 1`."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Position of leaf number `slot`: bytes `[offset, end)` of a gathered row."""
+    """Position of feature number `slot`: bytes `[offset, end)` of a gathered row."""
 
     slot: int
     dtype: torch.dtype
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Gather:
-    """One gather of rows of a file, and the leaves cut from the result.
+    """One gather of rows of a file, and the features cut from the result.
 
     `width` is the number of words gathered from the start of a row; it exceeds the row if the next
     row is needed too. `episode` is the word with the episode's number, in the one gather that
@@ -62,11 +62,11 @@ class GatherPlan:
 
     Attributes:
         gathers: Gathers in order; the one with `episode` first.
-        slots: Slot of each leaf of the batch; slot 0 is the index.
-        count: Number of slots of raw leaves, including intermediate ones.
+        slots: Slot of each feature of the batch; slot 0 is the index.
+        count: Number of slots of raw features, including intermediate ones.
         flags: Slots of root flags.
         done: Slots of `done`, `terminated` and `truncated` under `next`, if `done` is needed.
-        encoded: Encoded leaves by slot, after the slots of raw ones.
+        encoded: Encoded features by slot, after the slots of raw ones.
     """
 
     gathers: tuple[Gather, ...]
@@ -81,7 +81,7 @@ _Leaves: TypeAlias = list[tuple[LeafSpec, int]]  # leaves of one file with their
 
 
 def plan_batch(reader: DatasetReader, keys: Sequence[Key]) -> GatherPlan:
-    """Return the plan of batches with the leaves `keys` and the index."""
+    """Return the plan of batches with the features `keys` and the index."""
     encoded = encoded_leaves(reader)
     wanted = dict.fromkeys(key for key in [INDEX, *keys] if key != DONE and key not in encoded)
     if DONE in keys:  # last: it is computed from the two others
@@ -106,7 +106,7 @@ def plan_batch(reader: DatasetReader, keys: Sequence[Key]) -> GatherPlan:
 
 
 def all_keys(reader: DatasetReader) -> list[Key]:
-    """Return all leaves of a batch except the index, in their order in batches."""
+    """Return all features of a batch except the index, in their order in batches."""
     observed = list(reader.observation_leaves)
     return [*observed, *reader.step_leaves, *FLAGS, *map(next_of, observed), DONE]
 

@@ -1,4 +1,4 @@
-"""Gathering by torch only: an `index_select` per table, then a copy per leaf."""
+"""Gathering by torch only: an `index_select` per table, then a copy per feature."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class LeafSplit(NamedTuple):
-    """All leaves of one dtype in a block of gathered rows, split off by one operation.
+    """All features of one dtype in a block of gathered rows, split off by one operation.
 
-    Words are viewed as `dtype`; a row is split into pieces of `sizes` items: leaves (with their
+    Words are viewed as `dtype`; a row is split into pieces of `sizes` items: features (with their
     piece numbers in `leaves`) and gaps.
     """
 
@@ -31,9 +31,9 @@ class LeafSplit(NamedTuple):
 
 
 class TorchGather:
-    """Gathers on the device of the files, moves each block at once, and splits it into leaves.
+    """Gathers on the device of the files, moves each block at once, and splits it into features.
 
-    Each leaf is a contiguous copy. `maps` are the files of the plan's gathers, as words
+    Each feature is a contiguous copy. `maps` are the files of the plan's gathers, as words
     `[rows, words]`: maps on the CPU, or copies on the device. With `pin_memory`, blocks go through
     page-locked memory.
     """
@@ -57,7 +57,7 @@ class TorchGather:
         ]
 
     def __call__(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of `rows` `[B]` by slot; raises `IndexError`."""
+        """Return the features of `rows` `[B]` by slot; raises `IndexError`."""
         plan = self._plan
         rows = rows.to(self._from)
         leaves = [self._move(rows)] * plan.count
@@ -97,7 +97,7 @@ def _source(gather: Gather, words: Tensor) -> Tensor:
 
 
 def _splits(gather: Gather) -> list[LeafSplit]:
-    """Return how gathered rows are split into leaves, one operation per dtype."""
+    """Return how gathered rows are split into features, one operation per dtype."""
     width = gather.width * word_of(gather.stride)[0]
     splits = []
     ordered = sorted(gather.places, key=lambda place: (str(place.dtype), place.offset))

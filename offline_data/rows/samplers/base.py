@@ -111,16 +111,16 @@ class EpisodeIndex:
 @pickled_by_name
 @dataclass(frozen=True)
 class Boundaries:
-    """Leaves that separate trajectories, instead of a storage's default ones.
+    """Features that separate trajectories, instead of a storage's default ones.
 
-    `trajectory` is a leaf of numbers, `ends` are flags; a flag is set if any of its elements is.
+    `trajectory` is a feature of numbers, `ends` are flags; a flag is set if any of its elements is.
     """
 
     trajectory: Key | None
     ends: tuple[Key, ...]
 
     def check_stored(self) -> None:
-        """Raise `UsageError` unless the leaves agree with a dataset's stored episodes."""
+        """Raise `UsageError` unless the features agree with a dataset's stored episodes."""
         flags = {*self.ends}
         complete = not flags or DONE in flags or {TERMINATED, TRUNCATED} <= flags
         known = flags <= {DONE, TERMINATED, TRUNCATED} and self.trajectory in (None, ("episode",))
@@ -143,7 +143,7 @@ class Sampleable(Protocol):
     def rows(self, *, valid_only: bool) -> ValidRows:
         """Return the rows that may be drawn.
 
-        `valid_only` excludes transitions whose next observation is unknown and that are not
+        `valid_only` excludes steps whose next observation is unknown and that are not
         terminated.
         """
 
@@ -169,7 +169,7 @@ class Sampler(Saves):
     """Whether the last batch ended an epoch, which stops iteration over the buffer."""
 
     valid_only: bool = True
-    """Whether to leave out transitions whose next observation is unknown; see `RandomSampler`."""
+    """Whether to leave out steps whose next observation is unknown; see `RandomSampler`."""
 
     _generator: torch.Generator | None = None  # None: torch's global one
 
@@ -198,7 +198,7 @@ class Sampler(Saves):
 
         Returns:
             Rows, int64 `[B]`, a new tensor (`B` may be less than `batch_size` at the end of an
-            epoch); and leaves `[B, …]` by key, which are added to the batch and to the info of
+            epoch); and features `[B, …]` by key, which are added to the batch and to the info of
             `buffer.sample(return_info=True)`.
 
         Raises:
@@ -231,7 +231,7 @@ class Sampler(Saves):
         return other.sample(storage, batch_size)[0]
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Add the leaves returned by `sample` to the gathered batch.
+        """Add the features returned by `sample` to the gathered batch.
 
         If rows are trajectories, `[B, T]`, each step gets the value of its row. Thread-safe for
         different batches.

@@ -40,13 +40,13 @@ class PrioritizedSampler(Sampler):
     """Draws row `i` with probability `P(i) = w_i / Σw`, where `w_i = (p_i + eps) ** alpha`.
 
     Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952), proportional variant;
-    draws are independent. Batches have the leaf `priority_weight`, `[B]` of `dtype`:
+    draws are independent. Batches have the feature `priority_weight`, `[B]` of `dtype`:
     `(w_i / min w) ** -beta`, which is the paper's `(N · P(i)) ** -beta` divided by its maximum.
     Anneal it by `sampler.beta = …`; `alpha` may also be changed.
 
     Rows that exist before the first batch have priority 1; rows written later get the highest
-    priority so far, at least 1. `buffer.update_priority(batch["index"], …)` sets others. Weights are
-    TorchRL's, except that the minimum is over the rows that can be drawn, and that rows of
+    priority so far, at least 1. `buffer.update_priority(batch["index"], …)` sets others. Weights
+    are TorchRL's, except that the minimum is over the rows that can be drawn, and that rows of
     priority zero are never drawn.
 
     Args:

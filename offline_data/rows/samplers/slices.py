@@ -33,7 +33,7 @@ MASK = ("collector", "mask")
 """Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
 
 _NUMBERS = ("index", "episode", "dataset_index", "dataset_episode")
-"""Leaves of row and episode numbers."""
+"""Features of row and episode numbers."""
 
 _IGNORED = ("cache_values", "compile", "use_gpu", "step_key")
 """TorchRL's performance options, and one of `fragmented`, which is refused."""
@@ -227,9 +227,9 @@ class SliceSampler(Sampler):
     likely.
 
     In the last row of each slice `truncated_key` is set, and `done` next to it; `terminated` is
-    unchanged. In the first row `init_key` is set if the dataset has such a leaf. Flags that are set
-    stay set. Unlike TorchRL's, episodes are never merged because of a missing flag, the mask always
-    exists with `pad_output`, and padding has the flags of the row it repeats.
+    unchanged. In the first row `init_key` is set if the dataset has such a feature. Flags that are
+    set stay set. Unlike TorchRL's, episodes are never merged because of a missing flag, the mask
+    always exists with `pad_output`, and padding has the flags of the row it repeats.
 
     Args:
         num_slices: Number of slices in a batch; the batch size must be a multiple.
@@ -238,27 +238,27 @@ class SliceSampler(Sampler):
         strict_length: Whether to leave out episodes shorter than a slice. False: they are returned
             as a whole, and batches that contain some are shorter.
         pad_output: Whether to pad such slices by repeating their last row, so that batches are
-            `[B]`; needs `strict_length=False`. The leaf `("collector", "mask")`, bool `[B]`, is
+            `[B]`; needs `strict_length=False`. The feature `("collector", "mask")`, bool `[B]`, is
             False for padding.
         pad: `"zero"`: slices begin at any row of any episode, and are padded after its end: every
-            leaf is 0 or False there, derived ones too, except `index` and `episode`, which are those
-            of the last row; the mask is that of `pad_output`. With `over="starts"` these are the
-            subsequences of Decision Transformer (Chen et al., 2021), which pads at the front; under
-            its mask that is equivalent.
+            feature is 0 or False there, derived ones too, except `index` and `episode`, which are
+            those of the last row; the mask is that of `pad_output`. With `over="starts"` these are
+            the subsequences of Decision Transformer (Chen et al., 2021), which pads at the front;
+            under its mask that is equivalent.
         truncated_key: Key that marks ends of slices, bool `[B, 1]`; None: not marked.
         init_key: Key that marks starts of slices; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
         seed: See `RandomSampler`.
-        valid_only: Whether slices leave out the transition whose next observation is unknown and
+        valid_only: Whether slices leave out the step whose next observation is unknown and
             that is not terminated. False (the default) includes it: mask it when bootstrapping from
             `("next", "observation")`.
         span: Maximum number of steps of a slice before and after its episode: an int, True for all
             but one, or a pair of these. They are cut off, so such slices are shorter, and rows at
             both ends of an episode are drawn as often as others.
         replacement: False returns a `SliceSamplerWithoutReplacement` with the other arguments.
-        torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` set the leaves that
-            separate trajectories in a growing storage, instead of those listed in
-            `GrowingStorage.runs`; missing leaves are ignored, and `traj_key` can be combined with
+        torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` set the features
+            that separate trajectories in a growing storage, instead of those listed in
+            `GrowingStorage.runs`; missing features are ignored, and `traj_key` can be combined with
             ends. A dataset's episodes are stored: there only its own `episode` and
             `("next", "done")` are allowed. `fragmented` is refused; `cache_values`, `compile`,
             `use_gpu` and `step_key` are ignored.
@@ -343,7 +343,7 @@ class SliceSampler(Sampler):
 
     @property
     def traj_key(self) -> NestedKey | None:
-        """Leaf of trajectory numbers: the one given; else the one found in the storage, if any."""
+        """Feature of trajectory numbers: the given one, else that found in the storage, if any."""
         return self._traj_key
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
@@ -414,7 +414,7 @@ class SliceSampler(Sampler):
     def batch_of(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
     ) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Return positions and leaves of concatenated slices `[S]`, padded to `width` if needed."""
+        """Return positions and features of joined slices `[S]`, padded to `width` if needed."""
         first: Any
         last: Any
         if (self.strict_length and not any(self.span)) or self.pad_output:
@@ -509,7 +509,7 @@ class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
 
 
 def runs_of(storage: Any, boundaries: Boundaries | None) -> EpisodeIndex:
-    """Return the trajectories of a storage, by its own leaves or others; raises `UsageError`."""
+    """Return the trajectories of a storage, by its own features or others; raises `UsageError`."""
     if boundaries is None:
         found: EpisodeIndex = storage.runs()
     elif (by_leaves := getattr(storage, "runs_by", None)) is not None:
@@ -521,7 +521,7 @@ def runs_of(storage: Any, boundaries: Boundaries | None) -> EpisodeIndex:
 
 
 def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
-    """Return the leaves that end trajectories by TorchRL's arguments; None: not given."""
+    """Return the features that end trajectories by TorchRL's arguments; None: not given."""
     keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
     trajectory, end, several = keys
     others = {name: value for name, value in arguments.items() if name not in _IGNORED}
@@ -562,7 +562,7 @@ def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:
 
 
 def _zero(batch: TensorDict, where: Tensor) -> None:
-    """Set all leaves except row and episode numbers to zero in place, where `where` is True."""
+    """Set all features except row and episode numbers to zero in place, where `where` is True."""
     for key in batch.keys(include_nested=True, leaves_only=True):
         leaf = batch.get(key)
         if key not in _NUMBERS:

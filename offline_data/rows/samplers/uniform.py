@@ -32,7 +32,7 @@ class RandomSampler(Sampler):
     Args:
         seed: Seed of the sampler's own generator; None: torch's global generator
             (`torch.manual_seed`).
-        valid_only: Whether to leave out transitions whose next observation is unknown and that
+        valid_only: Whether to leave out steps whose next observation is unknown and that
             are not terminated.
         replacement: False returns a `SamplerWithoutReplacement` with `options` as its arguments.
 

@@ -85,9 +85,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
     A batch of `B` rows is a stack of `K` sub-batches of `B / K` rows of one member each: a
     TensorDict `[K, B / K]`. Each sub-batch is what its member returns. `batch["index",
     "buffer_ids"]` are the members and `batch["index", "index"]` the members' `index`, both int64
-    `[K, B / K]`. If sub-batches differ in leaves, shapes or dtypes, the batch is a
-    `LazyStackedTensorDict` with the common leaves, and `batch[k]` is sub-batch `k` with all its
-    leaves. Text leaves whose vocabularies differ are refused (unless members have
+    `[K, B / K]`. If sub-batches differ in features, shapes or dtypes, the batch is a
+    `LazyStackedTensorDict` with the common features, and `batch[k]` is sub-batch `k` with all its
+    features. Text features whose vocabularies differ are refused (unless members have
     `decode_text=True`).
 
     Members are drawn as in TorchRL, whole sub-batches and whatever their sizes: see
@@ -106,7 +106,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     `ensemble[0].extend(…)` writes to a member. Iteration never ends. The info of
     `sample(return_info=True)` is a TensorDict `[K, B / K]` with `batch["index"]` and the samplers'
-    leaves.
+    features.
 
     Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end
     within a sub-batch; rows by index are transformed and have `index`; an ensemble of some members
@@ -292,7 +292,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @cached_property
     def _texts(self) -> dict[Key, tuple[int, int]]:
-        """Text leaves whose codes differ between members; see `vocabularies`."""
+        """Text features whose codes differ between members; see `vocabularies`."""
         return vocabularies(self.members, [None] * len(self))[1]
 
     def _collate_parts(self, parts: list[Any], numbers: Tensor) -> Any:

@@ -288,7 +288,7 @@ class SamplerEnsemble(Parts, Sampler):
 
         Returns:
             A TensorDict `[K]`, with `buffer_ids` int64 `[K]` and `index` int64 `[K, B / K]`; and
-            the leaves returned by the sampler of each sub-batch, if any, by its number.
+            the features returned by the sampler of each sub-batch, if any, by its number.
 
         Raises:
             UsageError: Another size or storage; a sampler that returns too few rows.

@@ -1,4 +1,4 @@
-"""Rows that are written and overwritten: leaves of tensors, each of all rows, in a ring."""
+"""Rows that are written and overwritten: features of tensors, each of all rows, in a ring."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class GrowingStorage(Saves):
     """Dimensions of the array of rows: time, and parallel environments."""
 
     indexed = False
-    """Whether TensorDicts that are read have the leaf `index`; set by the writer."""
+    """Whether TensorDicts that are read have the feature `index`; set by the writer."""
 
     _save_hooks: tuple[Callable[..., Any], ...] = ()
     _load_hooks: tuple[Callable[..., Any], ...] = ()
@@ -224,18 +224,18 @@ class GrowingStorage(Saves):
         - at the cursor of a ring buffer, where newer rows meet older ones.
 
         In a full ring buffer a run may continue from the last row to row 0 (see
-        `EpisodeIndex.order`). Rows without leaves of trajectories are separate runs. Direct changes
-        to the tensors that a storage was created from are noticed at the next write.
+        `EpisodeIndex.order`). Rows without features of trajectories are separate runs. Direct
+        changes to the tensors that a storage was created from are noticed at the next write.
         """
         return self._index.runs(self._count, self._mark)
 
     def _mark(self, key: Key) -> Tensor | None:
-        """Return a leaf that delimits trajectories, of all rows; None: there is none."""
+        """Return a feature that delimits trajectories, of all rows; None: there is none."""
         return self._leaf(key) if self._count and not self._of_trajectories else None
 
     @property
     def trajectory_key(self) -> NestedKey | None:
-        """Leaf of trajectory numbers by which `runs` separates rows; None: there is none."""
+        """Feature of trajectory numbers by which `runs` separates rows; None: there is none."""
         found = (key for key in TRAJECTORIES if self._count and self._leaf(key) is not None)
         key = next(found, None)
         return key[0] if key is not None and len(key) == 1 else key
@@ -250,7 +250,7 @@ class GrowingStorage(Saves):
         refuse(type(self).__name__, {"checkpointer": checkpointer}, "checkpointer")
 
     def runs_by(self, boundaries: Boundaries) -> EpisodeIndex:
-        """Return the trajectories delimited by other leaves; raises `UsageError` without them.
+        """Return the trajectories delimited by other features; raises `UsageError` without them.
 
         Rows that were not written consecutively are separated here too. Rows that are whole
         trajectories are separate runs.
@@ -388,7 +388,7 @@ class GrowingStorage(Saves):
         return SelectedLeaves(self, select_keys(known, keys))
 
     def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
-        """Return the batch of `rows` with the leaves `keys`; None: all."""
+        """Return the batch of `rows` with the features `keys`; None: all."""
         known = self._written_leaves()
         rows = rows.to(self.device)
         if self._frame.template is not None:
@@ -421,7 +421,7 @@ class GrowingStorage(Saves):
         return count_of(data)
 
     def _convert_rows(self, data: Any, dims: int) -> Any:
-        """Return leaves `[rows, …]`, and the original rows to derive their origin from."""
+        """Return features `[rows, …]`, and the original rows to derive their origin from."""
         data = stack_rows(list(data)) if dims and is_list(data) else plain(data)
         leaves: dict[Key, Any] = leaves_of(data, text=True)
         frame = Frame.of(data, dims)
@@ -475,7 +475,7 @@ class GrowingStorage(Saves):
         return origin_of(data, count)
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
-        """Write `count` rows: all their leaves, or none if one does not match."""
+        """Write `count` rows: all their features, or none if one does not match."""
         self._check_leaves(leaves, count)
         positions = index if isinstance(index, slice) else index.to(self.device)
         for key, leaf in leaves.items():

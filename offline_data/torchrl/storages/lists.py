@@ -39,8 +39,8 @@ class ListStorage(GrowingStorage):
     """Rows that are arbitrary objects, stored unchanged; slow compared to tensors.
 
     Rows of a batch are stacked: TensorDicts to a TensorDict with `index` (a lazy stack if shapes
-    differ), tensors and numbers to a tensor, tuples, lists and dicts of them leaf by leaf. Other
-    rows need the buffer's `collate_fn`, which is called with the list of rows.
+    differ), tensors and numbers to a tensor, tuples, lists and dicts of them item by item.
+    Other rows need the buffer's `collate_fn`, which is called with the list of rows.
 
     Args:
         max_size: Capacity in rows; None: unlimited.
@@ -102,7 +102,7 @@ class ListStorage(GrowingStorage):
         return batch.clone() if isinstance(batch, LazyStackedTensorDict) else batch
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows with only some leaves, ignoring keys that a row lacks."""
+        """Return the same rows with only some features, ignoring keys that a row lacks."""
         return SelectedLeaves(self, as_keys(keys))
 
     def empty(self) -> None:
@@ -188,12 +188,14 @@ class ListStorage(GrowingStorage):
 class LazyStackStorage(ListStorage):
     """A `ListStorage` of TensorDicts that returns several rows as a lazy stack; their shapes may differ.
 
-    `batch.get(key, as_padded_tensor=True)` pads a leaf, `as_list=True` returns those of the rows. Rows
-    that are no TensorDicts, which TorchRL cannot return, are lists and batches as in a `ListStorage`.
+    `batch.get(key, as_padded_tensor=True)` pads a feature, `as_list=True` returns those of the
+    rows. Rows that are no TensorDicts, which TorchRL cannot return, are lists and batches as in a
+    `ListStorage`.
 
     Args:
         max_size: Capacity in rows; None: unlimited.
-        stack_dim: 0 or -1, which must be the first dimension: rows with dimensions of their own need 0.
+        stack_dim: 0 or -1, which must be the first dimension: rows with dimensions of their own
+            need 0.
         device: See `ListStorage`.
 
     Raises:

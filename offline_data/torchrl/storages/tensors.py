@@ -1,4 +1,4 @@
-"""Storages of tensors: each leaf is one tensor of all rows, in memory or memory-mapped."""
+"""Storages of tensors: each feature is one tensor of all rows, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class TensorStorage(GrowingStorage):
     """Rows of a TensorDict, tensorclass or tensor, or of dicts, tuples and lists of tensors.
 
     The given data are used without a copy, and all rows count as written; a writer starts
-    overwriting at row 0. A TensorDict without leaves reserves as many rows as it has. Batches are
-    TensorDicts with `index`, or have the given structure, on the device of the data, each leaf a
+    overwriting at row 0. A TensorDict without features reserves as many rows as it has. Batches are
+    TensorDicts with `index`, or have the given structure, on the device of the data, each feature a
     contiguous copy. Strings of a TensorDict are stored as codes (in files too) and returned as
     strings. Unlike TorchRL's, rows of a tensorclass are TensorDicts (batches of a `ReplayBuffer`
-    without `index` have the class again); rows with other leaves than the first ones are refused; a
-    leaf `index` of a TensorDict is computed, not stored.
+    without `index` have the class again); rows with other features than the first ones are refused;
+    a feature `index` of a TensorDict is computed, not stored.
 
     With `ndim` of two or more, a step has one row for each of `E` parallel environments: `set` and
-    `get` count steps, everything else rows, in step order. `len` and `max_size` (rounded up to whole
-    steps) count rows; trajectories are per environment.
+    `get` count steps, everything else rows, in step order. `len` and `max_size` (rounded up to
+    whole steps) count rows; trajectories are per environment.
 
     Args:
         storage: `[rows, …]`, or `[steps, E, …]`. Further batch dimensions of a TensorDict belong to
@@ -117,7 +117,7 @@ class TensorStorage(GrowingStorage):
         return self
 
     def set_leaves(self, rows: Tensor, values: Mapping[KeyLike, Tensor]) -> None:
-        """Change only some leaves of rows by number; raises like `storage[index] = value`."""
+        """Change only some features of rows by number; raises like `storage[index] = value`."""
         known = self._written_leaves()
         leaves = {path_of(key): flat(leaf, rows.ndim) for key, leaf in values.items()}
         for key, leaf in leaves.items():
@@ -138,7 +138,7 @@ class TensorStorage(GrowingStorage):
 class LazyTensorStorage(TensorStorage):
     """Up to `max_size` rows of tensors, allocated when the first row is written.
 
-    The first rows determine leaves, shapes and dtypes; see `TensorStorage`.
+    The first rows determine features, shapes and dtypes; see `TensorStorage`.
 
     Args:
         max_size: Capacity in rows.

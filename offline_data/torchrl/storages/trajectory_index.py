@@ -1,4 +1,4 @@
-"""Runs of rows in a growing storage: one bit a row, kept as rows are written, and the leaves."""
+"""Runs of rows in a growing storage: one bit a row, kept as rows are written, and the features."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from offline_data.rows import fields
 from offline_data.rows.samplers.base import Boundaries, EpisodeIndex, RingOrder
 
 TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
-"""Leaves that number trajectories, in order of precedence: TorchRL's, and a dataset's."""
+"""Features that number trajectories, in order of precedence: TorchRL's, and a dataset's."""
 
 Leaf = Callable[[Key], "Tensor | None"]
-"""Returns a leaf of all rows, `[count, …]`, or None if there is none."""
+"""Returns a feature of all rows, `[count, …]`, or None if there is none."""
 
 
 def boundaries_in(leaf: Leaf) -> Boundaries:
-    """Return the leaves by which trajectories are separated, of those that rows have.
+    """Return the features by which trajectories are separated, of those that rows have.
 
-    A trajectory ends where `("next", "done")`, or if that leaf is missing, `("next", "terminated")`
-    or `("next", "truncated")`, is True, and where its number changes.
+    A trajectory ends where `("next", "done")`, or if that feature is missing, `("next",
+    "terminated")` or `("next", "truncated")`, is True, and where its number changes.
     """
     flags = (DONE,) if leaf(DONE) is not None else (TERMINATED, TRUNCATED)
     number = next((key for key in TRAJECTORIES if leaf(key) is not None), None)
@@ -64,7 +64,7 @@ class TrajectoryIndex:
     ```
 
     Randomly drawn rows are linked only if they were adjacent in their source (`index` increases by
-    one). The ends of trajectories are read from the leaves. A write costs `O(rows written)`;
+    one). The ends of trajectories are read from the features. A write costs `O(rows written)`;
     computing runs after it costs `O(rows)` once.
     """
 
@@ -114,14 +114,14 @@ class TrajectoryIndex:
         self.changed()
 
     def changed(self) -> None:
-        """Note that the leaves of rows have changed."""
+        """Note that the features of rows have changed."""
         self._runs = {}
 
     def runs(self, count: int, leaf: Leaf, boundaries: Boundaries | None = None) -> EpisodeIndex:
         """Return the runs of rows `[0, count)`; the same object until the next write.
 
-        `boundaries` names the leaves that end runs; None: see `boundaries_in`. Raises `UsageError` if
-        the rows lack them.
+        `boundaries` names the features that end runs; None: see `boundaries_in`. Raises
+        `UsageError` if the rows lack them.
         """
         if boundaries in self._runs:
             return self._runs[boundaries]

@@ -1,4 +1,4 @@
-"""Live views of a growing storage: of some leaves, or with rows in the order of time."""
+"""Live views of a growing storage: of some features, or with rows in the order of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from offline_data.rows.keys import KeyLike, select_keys
 
 @pickled_by_name
 class SelectedLeaves:
-    """A live view of a storage with only some of its leaves."""
+    """A live view of a storage with only some of its features."""
 
     def __init__(self, storage: Any, keys: Sequence[Key]) -> None:
         self._keys = tuple(keys)

@@ -36,7 +36,7 @@ Place: TypeAlias = Callable[[], str]
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
-"""Schema of a function's result: dtype name and row shape of every leaf."""
+"""Schema of a function's result: dtype name and row shape of every feature."""
 
 CPU = torch.device("cpu")
 
@@ -52,7 +52,7 @@ _MASK = (1 << 64) - 1
 def result_error(
     key: Key | None, found: str, expected: str, place: Place, hint: str | None = None
 ) -> StepError:
-    """Return the error for a result, or the leaf of a result, that is not as expected."""
+    """Return the error for a result, or the feature of a result, that is not as expected."""
     leaf = "" if key is None else f"{join_key(key)!r} as "
     return StepError(
         f"The function returned {leaf}{found} for {place()}; expected {expected}", hint=hint
@@ -109,7 +109,7 @@ class Call:
     def by_rows(self) -> Table:
         """Call `fn` on every row as a TensorDict without batch size.
 
-        Returns new `[n, …]` columns, those of `table` for leaves that `fn` returned unchanged.
+        Returns new `[n, …]` columns, those of `table` for features that `fn` returned unchanged.
         """
         table, schema, count = self.table, self.schema, len(self.numbers)
         slots = {key: slot for slot, key in enumerate(table)}
@@ -251,7 +251,7 @@ def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bo
 
 
 def leaves_of(result: Any, place: Place) -> Leaves:
-    """Return the leaves of a TensorDict, a tensorclass or a mapping by key.
+    """Return the features of a TensorDict, a tensorclass or a mapping by key.
 
     Raises `StepError` if it is something else, or contains anything but tensors and numbers.
     """
@@ -299,7 +299,7 @@ def _collect_leaves(result: Any, above: Key, found: Leaves, place: Place) -> Non
 
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
-    """Return the schema of leaves; raises `StepError` for a name or dtype that cannot be stored."""
+    """Return the features' schema; raises `StepError` for a name or dtype that cannot be stored."""
     rename = "rename the leaf in the function"
     for key, value in leaves.items():
         try:
@@ -321,13 +321,13 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
 
 
 def describe_leaves(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
-    """Return dtype and shape of leaves; with `rows`, of one row along the first axis."""
+    """Return dtype and shape of features; with `rows`, of one row along the first axis."""
     skip = 0 if rows is None else 1
     return {key: (_name_of(v.dtype), tuple(v.shape[skip:])) for key, v in leaves.items()}
 
 
 def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
-    """Raise `StepError` if leaves are missing or new, or have another dtype or shape."""
+    """Raise `StepError` if features are missing or new, or have another dtype or shape."""
     if schema.keys() != found.keys():
         missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
         parts = [("lacks", missing), ("has, unlike the first one,", surplus)]

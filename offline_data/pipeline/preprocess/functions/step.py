@@ -66,12 +66,12 @@ class UserFunction(Step):
     seed: int = 0
     """Seed of its random numbers, together with the number of the row or episode."""
     explicit_next: tuple[str, ...] = field(default=(), metadata={"state": True})
-    """Leaves whose `next` value differs from the root value of the following row, so that both are
-    stored; parts joined by `/`."""
+    """Features whose `next` value differs from the root value of the following row, so that both
+    are stored; parts joined by `/`."""
     unsteady: str = field(default="", metadata={"state": True})
     """Why its result may depend on the order of calls; empty if nothing suggests so."""
     schema: FunctionSchema | None = field(default=None, metadata={"state": True}, repr=False)
-    """Leaves of the first result, with dtype and shape of a row."""
+    """Features of the first result, with dtype and shape of a row."""
 
     def __post_init__(self) -> None:
         if not self.about:
@@ -114,7 +114,7 @@ class UserFunction(Step):
         return tuple(notes)
 
     def storing_next(self, found: NeedsExplicitNext, schema: FunctionSchema | None = None) -> Self:
-        """Return the step that also stores `next` of the leaves found to need it."""
+        """Return the step that also stores `next` of the features found to need it."""
         names = tuple(sorted({*self.explicit_next, *map(join_key, found.keys)}))
         return replace(self, explicit_next=names, schema=schema or self.schema)
 
@@ -129,7 +129,7 @@ class FunctionStep(UserFunction):
     """A function called on every row, or on blocks of rows.
 
     `fn` takes a TensorDict without batch size, one transition in TED (with `index` and `episode`)
-    or one observation, and returns one; text leaves are codes. It must be pure, see
+    or one observation, and returns one; text features are codes. It must be pure, see
     `Preprocesses.preprocess`. If `torch.vmap` supports it and gives equal results on the probe, it
     runs on blocks of rows, of which some are compared with a row-by-row run.
 
@@ -154,7 +154,7 @@ class FunctionStep(UserFunction):
     checked: int = field(default=LEAST_ROWS, metadata={"state": True})
     """Rows of every vectorised block that are compared."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
-    """Required leaves that `fn` does not return, which keep their values."""
+    """Required features that `fn` does not return, which keep their values."""
 
     @property
     def per_row(self) -> bool:

@@ -48,13 +48,13 @@ On: TypeAlias = Literal["transitions", "observations"]
 INDEX: Key = ("index",)
 
 GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *ROOT_FLAGS)
-"""Leaves that follow from a row's place, which a function may not change."""
+"""Features that follow from a row's place, which a function may not change."""
 
 ALL = slice(None)
 
 
 class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
-    """Leaves whose `next` value differs from the root value of the following row."""
+    """Features whose `next` value differs from the root value of the following row."""
 
     def __init__(self, keys: Collection[Key]) -> None:
         super().__init__(", ".join(map(join_key, keys)))
@@ -72,7 +72,7 @@ def fill_columns(made: Made, table: Table) -> Table:
 def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> Table:
     """Return `[n, …]` columns of a slice of the rows, as new, contiguous and writable arrays.
 
-    For transitions all TED leaves with `index` and `episode`; for observations by root key.
+    For transitions all TED features with `index` and `episode`; for observations by root key.
     """
     batch = chunk.batch
     if on == "observations":
@@ -129,10 +129,10 @@ def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
 def rebuild(
     chunk: EpisodeChunk, on: On, made: Made, explicit_next: Collection[Key]
 ) -> tuple[EpisodeChunk, list[Key]]:
-    """Return the chunk of a function's results, and the required leaves that it did not return.
+    """Return the chunk of a function's results, and the required features that it did not return.
 
     Raises:
-        NeedsExplicitNext: Leaves of which root and `next` must both be stored.
+        NeedsExplicitNext: Features of which root and `next` must both be stored.
         StepError: A result that cannot be stored, or a change that a function may not make.
     """
     changed = {key: values for key, values in made.items() if values is not None}
@@ -153,7 +153,7 @@ def rebuild(
 def from_ted(
     chunk: EpisodeChunk, made: Made, explicit_next: Collection[Key]
 ) -> tuple[EpisodeChunk, list[Key]]:
-    """Return the chunk of a table of TED rows, and the required leaves missing in it.
+    """Return the chunk of a table of TED rows, and the required features missing in it.
 
     Action, reward and flags that `made` lacks are taken from `chunk`. `explicit_next` are root keys
     that are stored together with their `next`.
@@ -229,7 +229,7 @@ def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def words_of(chunk: EpisodeChunk) -> dict[Key, Sequence[str]]:
-    """Return the vocabularies of text leaves by TED key."""
+    """Return the vocabularies of text features by TED key."""
     seen = chunk.batch.observations
     return {**{next_of(k): w for k, w in chunk.words.items() if k in seen}, **chunk.words}
 
@@ -244,7 +244,7 @@ def _is_pair(key: Key, leaves: Table) -> bool:
 
 
 def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
-    """Check leaves that follow from others; `next/done` may also follow from the new flags."""
+    """Check features that follow from others; `next/done` may also follow from the new flags."""
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
     steps, given = chunk.batch.steps, _place_leaves(chunk)

@@ -38,7 +38,7 @@ BLOCK = 32 << 20
 """Bytes of rows that are given to `torch.vmap` at once."""
 
 VALUES = 512
-"""Least number of values, over all leaves, that are compared in every block."""
+"""Least number of values, over all features, that are compared in every block."""
 
 LEAST_ROWS = 32
 """Least number of rows that are compared in every block."""
@@ -47,7 +47,7 @@ TOLERANCE: Mapping[str, float] = {"f2": 2.0**-8, "f4": 2.0**-16, "f8": 2.0**-40}
 """Largest difference relative to the size of values: 4, 128 and 4096 units in the last place.
 
 The size is the larger of the two values plus the median, over the compared rows, of the largest
-value of the leaf: when terms cancel, their rounding errors remain.
+value of the feature: when terms cancel, their rounding errors remain.
 """
 
 
