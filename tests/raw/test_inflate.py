@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from offline_data.base.errors import FormatError
 from offline_data.raw import inflate
-from offline_data.raw.fast_zlib import _libdeflate, fast_zlib
+from offline_data.raw.fast_zlib import _libdeflate, crc32, fast_zlib
 from offline_data.raw.fast_zlib import inflate as inflate_stream
 from offline_data.raw.inflate import read_rows
 
@@ -320,3 +320,19 @@ def test_a_stream_is_inflated_whole_or_not_at_all(size: int) -> None:
         assert not size or inflate_stream(raw, size - 1) is None
         for damaged in (raw[:-1], raw[:-5], b"", b"y" + raw[1:], raw[:-1] + bytes([raw[-1] ^ 1])):
             assert inflate_stream(damaged, size) is None
+
+
+@pytest.mark.parametrize("missing", [(), ("deflate",), ("deflate", "isal")])
+def test_crc_is_that_of_zlib(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    _libdeflate.cache_clear()
+    fast_zlib.cache_clear()
+    try:
+        whole = memoryview(bytes(range(256)) * 40)
+        for size in (0, 1, 7, len(whole)):
+            assert crc32(whole[:size]) == zlib.crc32(whole[:size])
+            assert crc32(whole[size:], crc32(whole[:size])) == zlib.crc32(whole)
+    finally:
+        _libdeflate.cache_clear()
+        fast_zlib.cache_clear()

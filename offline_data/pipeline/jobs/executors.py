@@ -137,8 +137,8 @@ class Cost:
 def choose_workers(workers: int, cores: int, cost: Cost) -> int:
     """Return `workers` if they are likely to end earlier than this process alone, else 1.
 
-    A process calls a function while two threads of it write and hash, so each uses up to three
-    cores, as long as there are as many.
+    A process calls a function while three threads of it write, compare and hash, so each uses up
+    to four cores, as long as there are as many.
 
     Example:
         >>> slow = Cost(calls=60.0, processor=60.0, rows=2.0, start=3.0)
@@ -146,8 +146,8 @@ def choose_workers(workers: int, cores: int, cost: Cost) -> int:
         (4, 1)
     """
     total = cost.processor + cost.rows
-    alone = max(cost.calls, total / min(cores, 3))
-    together = cost.start + max(cost.calls / workers, total / min(3 * workers, cores))
+    alone = max(cost.calls, total / min(cores, 4))
+    together = cost.start + max(cost.calls / workers, total / min(4 * workers, cores))
     return workers if together < alone else 1
 
 

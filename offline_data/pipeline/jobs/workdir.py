@@ -19,12 +19,12 @@ import io
 import json
 import os
 import shutil
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from offline_data.base.files import disk_errors, sync_folder, write_durably
 from offline_data.base.progress import SILENT
+from offline_data.raw.fast_zlib import crc32
 from offline_data.store.copies import place_file
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class RangeWriter:
             while len(rest):
                 count = os.pwrite(self._handles[name], rest, at)
                 rest, at = rest[count:], at + count
-        self.written[name] = begin, size + len(whole), zlib.crc32(whole, crc)
+        self.written[name] = begin, size + len(whole), crc32(whole, crc)
 
     def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:
         """Make file `name` a hard link to one of known size and sha256, or a copy."""
@@ -237,7 +237,7 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
             with (folder / name).open("rb", buffering=0) as file:
                 file.seek(begin)
                 while left and (chunk := file.read(min(left, _CHUNK))):
-                    crc, left = zlib.crc32(chunk, crc), left - len(chunk)
+                    crc, left = crc32(chunk, crc), left - len(chunk)
             if left or crc != expected:
                 return False
     except OSError:

@@ -81,7 +81,7 @@ _KEPT_BYTES = (32 << 20) - (64 << 10)
 """glibc returns freed memory to the system above a threshold that rises to twice the largest array
 freed, up to this size. Fresh pages for every array would take longer than filling them."""
 
-_AHEAD = 2  # groups that may wait to be written
+_AHEAD = 2  # groups that may wait to be written, and as many to be compared
 
 Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
 """Runs a first pass over the data; returns the measures of all groups of a plan, in order."""
@@ -546,23 +546,30 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
         written = plan.tables if plan.in_place else layout.tables
         reader = DatasetReader(folder, replace(header, tables=written, digests=layout.linked))
         reader.vocabularies = {}  # text is compared as codes
-        audit.check(batch, reader, task.row + rows, task.episode + episodes)
+        while len(checking) >= _AHEAD:
+            checking.popleft().result()
+        first = task.row + rows, task.episode + episodes
+        checking.append(checker.submit(audit.check, batch, reader, *first))
 
     with RangeWriter(folder, task.begin, alone=not plan.in_place) as files:
         layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
         np.empty(_KEPT_BYTES, np.uint8)
         pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
+        checker = ThreadPoolExecutor(1, thread_name_prefix="offline-data-check")
         waiting: deque[Future[None]] = deque()
+        checking: deque[Future[None]] = deque()
         try:
             for chunk in read_groups(plan, number):
                 made = plan.recipe.apply(chunk)
                 while len(waiting) >= _AHEAD:
                     waiting.popleft().result()
                 waiting.append(pool.submit(write, made))
-            while waiting:
-                waiting.popleft().result()
+            for some in (waiting, checking):
+                while some:
+                    some.popleft().result()
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for one in (pool, checker):
+                one.shutdown(wait=True, cancel_futures=True)
         if not plan.in_place:
             files.sync()
         keys = tables[0] if tables else ()
