@@ -60,12 +60,12 @@ def test_names_and_numbers_are_the_codes() -> None:
         assert f"| `{table}` |" in section("Rows")
     assert f"Format version {layout.FORMAT_VERSION}." in TEXT
     assert f"multiple of {layout.WORD} bytes" in TEXT
-    assert f"A leaf of {layout.BIG_LEAF}\nbytes" in TEXT
+    assert f"A feature of {layout.BIG_LEAF}\nbytes" in TEXT
 
 
 def test_the_example_reads_an_encoded_leaf(tmp_path: Path) -> None:
     folder = write(tmp_path / "d")
-    block = re.search(r"```python\n(.*?)```", section("Encoded leaves"), re.DOTALL)
+    block = re.search(r"```python\n(.*?)```", section("Encoded features"), re.DOTALL)
     assert block is not None
     names: dict[str, Any] = {"folder": folder, "np": np, "PIL": PIL, "io": io}
     exec(compile(block[1], "cache_layout.md", "exec"), names)  # noqa: S102 - our own document
@@ -75,7 +75,7 @@ def test_the_example_reads_an_encoded_leaf(tmp_path: Path) -> None:
 def test_the_example_reads_a_video(tmp_path: Path) -> None:
     batch, truth = film_batch(tmp_path)
     write_toy(tmp_path / "d", [batch])
-    block = re.findall(r"```python\n(.*?)```", section("Encoded leaves"), re.DOTALL)[1]
+    block = re.findall(r"```python\n(.*?)```", section("Encoded features"), re.DOTALL)[1]
     names: dict[str, Any] = {"folder": tmp_path / "d", "np": np, "av": av}
     exec(compile(block, "cache_layout.md", "exec"), names)  # noqa: S102 - our own document
     np.testing.assert_array_equal(names["image"], truth[4])

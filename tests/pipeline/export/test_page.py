@@ -29,8 +29,8 @@ _FLAGS = {
 def table() -> str:
     """Return what formats can hold as a table in Markdown."""
     head = (
-        "format", "observation after the last action", "`terminated`, `truncated`", "several leaves",
-        "without rewards", "text", "`info`", "other leaves", "columns of episodes",
+        "format", "observation after the last action", "`terminated`, `truncated`", "several features",
+        "without rewards", "text", "`info`", "other features", "columns of episodes",
         "images as JPEG, PNG",
     )  # fmt: skip
     lines = [" | ".join(head), " | ".join("---" for _ in head)]
