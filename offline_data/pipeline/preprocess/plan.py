@@ -521,9 +521,9 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
 def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, number: int) -> int:
     """Compute and write all rows of a task, record that it is finished, and return how many.
 
-    A thread writes rows, and reads some back for comparison (as `mode` says, with the fields of the
-    manifest `header`), while the next ones are computed. Rows of files of its own are synced before
-    the task counts as finished. Raises `Revision` if a step must be revised.
+    While rows are computed, one thread writes those before them, and another reads written rows and
+    compares them (as `mode` says, with the fields of the manifest `header`). A task with files of
+    its own syncs them before it counts as finished. Raises `Revision` if a step must be revised.
     """
     task = plan.tasks[number]
     folder = work.dataset if plan.in_place else work.shard(number)
@@ -554,22 +554,22 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
     with RangeWriter(folder, task.begin, alone=not plan.in_place) as files:
         layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
         np.empty(_KEPT_BYTES, np.uint8)
-        pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
+        writer = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
         checker = ThreadPoolExecutor(1, thread_name_prefix="offline-data-check")
-        waiting: deque[Future[None]] = deque()
+        writing: deque[Future[None]] = deque()
         checking: deque[Future[None]] = deque()
         try:
             for chunk in read_groups(plan, number):
                 made = plan.recipe.apply(chunk)
-                while len(waiting) >= _AHEAD:
-                    waiting.popleft().result()
-                waiting.append(pool.submit(write, made))
-            for some in (waiting, checking):
-                while some:
-                    some.popleft().result()
+                while len(writing) >= _AHEAD:
+                    writing.popleft().result()
+                writing.append(writer.submit(write, made))
+            for unfinished in (writing, checking):  # a write adds what is to be compared
+                while unfinished:
+                    unfinished.popleft().result()
         finally:
-            for one in (pool, checker):
-                one.shutdown(wait=True, cancel_futures=True)
+            for thread in (writer, checker):
+                thread.shutdown(wait=True, cancel_futures=True)
         if not plan.in_place:
             files.sync()
         keys = tables[0] if tables else ()
