@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -97,16 +98,20 @@ def assert_goes_on(
     return whole, other
 
 
+def answer(answers: Any, work: Callable[[int], Any], rank: int) -> None:
+    faulthandler.dump_traceback_later(100)  # before the one that waits gives up
+    torch.set_num_threads(1)
+    answers.put((rank, work(rank)))
+
+
 def in_processes(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Call a function with a rank in forked processes; return what they returned."""
-    context = multiprocessing.get_context("fork")
+    """Call a function with a rank in new processes; return what they returned.
+
+    Not forked: another thread of this process may hold a lock that its copy would wait for.
+    """
+    context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
-
-    def answer(rank: int) -> None:
-        torch.set_num_threads(1)
-        answers.put((rank, work(rank)))
-
-    started = [context.Process(target=answer, args=(rank,)) for rank in range(count)]
+    started = [context.Process(target=answer, args=(answers, work, rank)) for rank in range(count)]
     for one in started:
         one.start()
     found = dict(answers.get(timeout=120) for _ in started)
