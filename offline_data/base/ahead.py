@@ -15,12 +15,10 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """Iterates over another iterator in a daemon thread, some values ahead.
+    """Iterates over another iterator in a daemon thread, at most `count` values ahead.
 
-    An exception of the iterator is raised at its position, and by every later `next`. `close` stops
-    the thread. Not thread-safe.
-
-    At most `count` values are prepared. The iterator is used by the thread only; a generator is closed.
+    An exception of the iterator is raised at its position, and by every later `next`. Only the
+    thread uses the iterator; `close` stops it, and closes a generator. Not thread-safe.
 
     Example:
         >>> from contextlib import closing

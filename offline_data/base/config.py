@@ -1,10 +1,8 @@
-"""Settings of a run: argument > environment > config file > default.
+"""Settings of a run, resolved once: argument > environment > config file > default.
 
-Resolved once. Only this file reads the environment.
+Only this file reads the environment. The config file is TOML with optional keys:
 
-The config file is TOML; all keys are optional, and a relative `root` is refused:
-
-    root = "~/data/offline-rl"
+    root = "~/data/offline-rl"   # a relative one is refused
     offline = false
     workers = 4
 
@@ -35,27 +33,22 @@ from offline_data.base.json import check_depth, read_whole
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.urls import redact_setting
 
-Mirror: TypeAlias = tuple[str, str]
-"""A prefix of URLs and its replacement, which is tried first."""
+Mirror: TypeAlias = tuple[str, str]  # prefix of URLs, replacement that is tried first
 
-ARGUMENT = "argument"
-"""Origin of a setting passed as an argument or command-line option."""
-CONFIG_FILE = "config file"
-"""Origin of a setting from the file `Settings.config`."""
+ARGUMENT = "argument"  # origin of a setting: an argument, an option of the command line
+CONFIG_FILE = "config file"  # origin of a setting: the file `Settings.config`
 
 CONFIG_KEYS = ("root", "offline", "workers", "mirrors")
-"""Keys of the config file."""
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 _HOME, _OFFLINE, _HUB_OFFLINE = "OFFLINE_DATA_HOME", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"
 _MIRRORS, _WORKERS, _CONFIG = "OFFLINE_DATA_MIRRORS", "OFFLINE_DATA_WORKERS", "OFFLINE_DATA_CONFIG"
-_TOOLS = {
+_TOOLS = {  # environment variables of other tools, by setting
     "minari_path": "MINARI_DATASETS_PATH",
     "minari_remote": "MINARI_REMOTE",
     "hub_endpoint": "HF_ENDPOINT",
     "hub_token": "HF_TOKEN",
 }
-"""Environment variables of other tools, by setting."""
 _MAX_NAME = 255
 _QUOTES = "put text and URLs in quotes: root = '/data'"
 _PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
@@ -69,7 +62,6 @@ class TransferLimits:
     """The user's download limits; None: the default of `FetchLimits`."""
 
     files_at_once: int | None = None
-    """Number of files to download concurrently."""
     timeout: float | None = None
     """Timeouts in seconds for connecting and for receiving a byte."""
     tries: int | None = None
@@ -103,7 +95,6 @@ class Settings:
     hub_token: str | None = field(default=None, repr=False)
     """`HF_TOKEN`, or None for the token stored by huggingface_hub."""
     transfer: TransferLimits = TransferLimits()
-    """Limits of downloads."""
     config: Path | None = None
     """The config file, even if it does not exist; None if it has no location."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -134,7 +125,7 @@ class Settings:
 
 
 def completes_command_lines() -> bool:
-    """Return True if a shell asks the command for completions, by click's variable."""
+    """Return True if a shell asks for completions, by the variable of click."""
     return "_OFFLINE_DATA_COMPLETE" in os.environ
 
 
@@ -145,9 +136,7 @@ def resolve_settings(
     workers: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Resolve the settings of one run: argument, else environment, else config file, else default.
-
-    Mirrors are those of the environment, then those of the config file.
+    """Resolve the settings of one run; mirrors of the environment come before those of the file.
 
     Args:
         root: Defaults to the platform's user cache folder.
@@ -226,9 +215,7 @@ def silence_encoder() -> None:
 
 
 def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """Return `RANK` and `WORLD_SIZE`, as launchers such as torchrun set both, or 0 and 1.
-
-    Raises `UsageError` if they are not a rank and a number of ranks.
+    """Return `RANK` and `WORLD_SIZE` as torchrun sets both, else 0 and 1; raises `UsageError`.
 
     Example:
         >>> launched_ranks({"RANK": "1", "WORLD_SIZE": "4"}), launched_ranks({"RANK": "1"})
@@ -298,7 +285,6 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
 
 
 def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the checked content of the config file; empty if there is none."""
     path, hint = config_place(environ), f"it is the config file; {_CONFIG} names another"
     if path is None:
         return {}
@@ -438,11 +424,10 @@ def editor_command(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
-    """Return a mirror with its replacement as a URL.
+    """Return a mirror with its replacement as an `http(s)://`, `file:///` or `hf://` URL.
 
-    That is an `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder. Raises
-    `UsageError` if one of the two is malformed, or only the prefix ends with a slash, so that the rest
-    of the URL would be appended to the last name of the replacement.
+    That may be the absolute path of a folder. Raises `UsageError` if one is malformed, or only the
+    prefix ends with a slash: the rest of a URL would be appended to the replacement's last name.
 
     Example:
         >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
@@ -487,7 +472,6 @@ def _parse_mirrors(text: str) -> list[Mirror]:
 
 
 def _is_url(text: str) -> bool:
-    """Return True if `text` has a valid host and port, and can be sent as a URL."""
     try:
         parts = urlsplit(text)
         text.encode()

@@ -49,7 +49,7 @@ class Check:
 
 
 def matching(pattern: str, expected: str) -> Check:
-    """Return the check of texts that match a regular expression as a whole."""
+    """Return the check that a text matches a regular expression as a whole."""
     return Check(expected, re.compile(pattern).fullmatch)
 
 
@@ -73,18 +73,11 @@ def decode(
     toml: bool = False,
     lenient: bool = False,
 ) -> T:
-    """Return a value of a file as `kind`.
+    """Return a value of a file as `kind`, an annotation, usually a dataclass.
 
-    Args:
-        kind: An annotation, usually a dataclass.
-        value: The parsed value.
-        where: The file, for messages.
-        place: Place of the value in the file; empty: it is all of it.
-        toml: Whether the file is TOML, which a user writes.
-        lenient: Whether unknown fields are ignored, as those of a later version are.
-
-    Raises:
-        FormatError: It is of another form; for TOML `UsageError`. InvalidIdError: A wrong id.
+    `where` is the file, `place` the place in it (empty: all of it), for messages; `toml`: a user
+    wrote it. `lenient` ignores unknown fields, which a later version may have added. Raises
+    `FormatError` for another form (`toml`: `UsageError`), and `InvalidIdError` for a wrong id.
 
     Example:
         >>> from dataclasses import dataclass
@@ -158,7 +151,6 @@ class _Form:
 
 
 def _read_all(items: Iterable[tuple[str | int, Callable[[Any], Any], Any]]) -> list[Any]:
-    """Read values of a table or a list, each with its place."""
     found: list[Any] = []
     place: str | int = 0
     try:

@@ -10,8 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-_BLOCK = 1 << 18
-"""Numbers that `first_changed` compares at once."""
+_BLOCK = 1 << 18  # numbers that `first_changed` compares at once
 _NUMBERS = "biufc"
 
 

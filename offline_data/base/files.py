@@ -27,16 +27,14 @@ from offline_data.base.errors import (
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Error numbers of a disk, quota or limit of the system that has no room for more."""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no room: on a disk, in a quota or a limit
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 _HTML = (b"<!doctype", b"<html", b"<?xml")
 # A private writable map counts against the memory limit unless it needs no reserve; otherwise a
 # file larger than RAM and swap cannot be mapped. Python has the constant since 3.13.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-_LONGEST_NAME, _LONGEST_PATH = 255, 1024
-"""Maximum bytes of a relative path that every file system supports, with room for a root."""
+_LONGEST_NAME, _LONGEST_PATH = 255, 1024  # bytes, on every file system, with room for a root
 
 
 def free_bytes(folder: Path) -> int:
@@ -71,10 +69,7 @@ def free_memory() -> int | None:
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:
-    """Map the first `size` bytes of a file; writing changes this process's memory, not the file.
-
-    Raises `NotFoundError` if it is missing or too short, and `AccessError`.
-    """
+    """Map `size` bytes of a file, copy-on-write; `NotFoundError` if it has fewer, `AccessError`."""
     try:
         with path.open("rb") as file:
             flags = mmap.MAP_PRIVATE | _NO_RESERVE
@@ -122,10 +117,9 @@ def parse_bytes(text: str, where: str) -> int:
 
 
 def check_links(root: Path, *paths: Path) -> None:
-    """Raise `AccessError` if a path below a root leads through a link of another user.
+    """Raise `AccessError` if a path below a root leads through another user's link, but uid 0's.
 
-    In a root that several users share, it could lead what this one writes to any place of this one's.
-    Links of this user and of the system's administrator are followed.
+    In a root that users share, it could lead what this user writes to any place.
     """
     parts = {part for path in paths for part in (path, *path.parents) if root in part.parents}
     for part in sorted(parts):
@@ -287,8 +281,7 @@ def is_locked(path: Path) -> bool:
     return path.exists() and not unless_locked(path, lambda: None)
 
 
-LFS = b"version https://git-lfs"
-"""First bytes of a Git LFS pointer."""
+LFS = b"version https://git-lfs"  # first bytes of a Git LFS pointer
 LFS_PULL = "`git lfs pull` in its folder downloads it"
 
 _PICKLES = {bytes([0x80, protocol]) for protocol in range(2, 6)}
@@ -326,10 +319,7 @@ def defect_of(head: bytes) -> tuple[str, str] | None:
 
 
 def read_head(path: Path, count: int = 512) -> bytes:
-    """Return the first bytes of a regular file; never blocks on a FIFO or reads a device.
-
-    Raises `NotFoundError`, `AccessError`, `FormatError`.
-    """
+    """Return first bytes; `NotFoundError`, `AccessError`, `FormatError` for no regular file."""
 
     def open_without_blocking(name: str, flags: int) -> int:
         # O_NONBLOCK: without it, opening a FIFO blocks until a writer opens it.
@@ -396,10 +386,7 @@ def check_relative(path: str, what: str = "A raw file") -> str:
 
 
 def is_file(path: Path) -> bool:
-    """Return True for a regular file or a link to one; never raises `OSError`.
-
-    `Path.is_file` does so if a name is too long or a parent folder is inaccessible.
-    """
+    """Return True for a regular file or a link to one; never raises, as `Path.is_file` may."""
     return os.path.isfile(path)  # noqa: PTH113 -- see above
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-FUNCTIONS = {
+FUNCTIONS = {  # public functions of commands, longer commands first
     "check --files": "verify",
     "check": "check",
     "card": "card",
@@ -22,13 +22,12 @@ FUNCTIONS = {
     "stats": "stats",
     "sync": "sync",
 }
-"""Public function of each command that has one, longer commands first; other commands stay commands."""
 
 _TEXT_FLAGS = frozenset({"keep-text", "pad"})
 _FLAGS = _TEXT_FLAGS | {
     "allow-changed", "cast", "common-leaves", "force", "keep-episodes", "keep-raw", "offline", "remote", "resume", "skip-bad-episodes", "skip-bad-features", "strict",
 }  # fmt: skip
-_TEXT = {
+_TEXT = {  # options of text with a value, and the fields of `TextOptions`
     "column": "columns",
     "eos": "eos",
     "form": "form",
@@ -38,18 +37,14 @@ _TEXT = {
     "tokenizer": "tokenizer",
     "tokenizer-revision": "tokenizer_revision",
 }
-"""Options of text with a value, and the field of `TextOptions` that each is."""
-_CHOICES = frozenset({"alignment", "autoreset", "images", "layout", "video"})
-"""Options with one of a few words, and their arguments."""
-_VALUES = {
+_CHOICES = frozenset({"alignment", "autoreset", "images", "layout", "video"})  # of a few words
+_VALUES = {  # options with a value, and the arguments
     **{name: name for name in (*_CHOICES, "checkpoints", "episodes", "mapping", "only", "root")},
     **_TEXT,
     "from": "source",
 }
-"""Options with a value, and the argument that each is."""
 
-_WORDS = r"(?!(?:out|to)\b)"
-"""Words of a sentence after an option, not values: `leave --split out`."""
+_WORDS = r"(?!(?:out|to)\b)"  # words of a sentence after an option: `leave --split out`
 
 _COMMAND = re.compile(rf"`offline-data ({'|'.join(FUNCTIONS)})\b([^`]*)`")
 _OPTION = re.compile(

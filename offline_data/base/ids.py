@@ -28,8 +28,7 @@ _REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)
 _MAX_LENGTH = 300  # without the revision
 _MAX_PART = 255  # a part of a name, or a revision, becomes a folder
 
-SHARED = "shared"
-"""Source of dataset directories at an address: a repository of the hub, a web server, a folder."""
+SHARED = "shared"  # dataset directories at an address: of the hub, a web server, a folder
 
 _REMOTES = {"hf": "minari", "gcp": "minari", "http": SHARED, "https": SHARED, "file": SHARED}
 """Source of ids of the form `scheme://…`, by scheme; `hf://OWNER/NAME` is `SHARED`, unless NAME ends as
@@ -72,13 +71,11 @@ class DatasetId:
 
 
 def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
-    """Parse `source:name[@revision]`; `hf://…`, `gcp://…`, `https://…` and `file:///…` imply their source.
+    """Parse `source:name[@revision]`; a scheme (`hf`, `gcp`, `https`, `file`) implies the source.
 
-    `hf://OWNER/NAME` is a dataset that was pushed (`shared`); with more parts, or a NAME that ends in
-    `-v` and a number, it is Minari's. An id without a source is an error unless `default_source` is
-    given.
-
-    Raises `InvalidIdError`, also for an id whose folder would leave the root.
+    `hf://OWNER/NAME` is a dataset that was pushed (`shared`); with more parts, or a NAME that ends
+    in `-v` and a number, it is Minari's. Raises `InvalidIdError` if malformed, without a source or
+    `default_source`, or if its folder would leave the root.
 
     Example:
         >>> parse_id("d4rl:halfcheetah-medium-v2")
@@ -159,9 +156,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to `count` known names most similar to `wanted`, best first.
-
-    The source of an id does not count as similar.
+    """Return up to `count` known names like `wanted`, best first; the source of an id is ignored.
 
     Example:
         >>> nearest("local:hopper", ["local:doors", "local:hoper"])
@@ -204,10 +199,9 @@ def unknown(
     shown: Callable[[str], str] = str,
     listed: bool = True,
 ) -> _Error:
-    """Return the error for an unknown name; its hint offers the most similar known ones.
+    """Return the error for an unknown name; its hint offers the most similar known ones, or `hint`.
 
-    `problem` is the beginning of the message, before the name; `hint` is for a name that no known
-    one is similar to; `listed`: the message lists all known names. Others: see `did_you_mean`.
+    The message: `problem`, the name, all known ones if `listed`. Others: see `did_you_mean`.
 
     Example:
         >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])

@@ -11,14 +11,11 @@ from typing import Any
 from offline_data.base.errors import FormatError
 from offline_data.base.files import advise_on_head, describe_head, read_head
 
-MAX_BYTES = 16 << 20
-"""Sufficient for the bounds of the largest image spaces; parsed, it takes up to 25 times as much."""
+MAX_BYTES = 16 << 20  # enough for the largest image spaces; parsed, up to 25 times as much
 
-MAX_DEPTH = 64
-"""Maximum nesting of containers."""
+MAX_DEPTH = 64  # nesting of containers
 
-MAX_COUNT = 2**63 - 1
-"""Largest count or size: the maximum of int64."""
+MAX_COUNT = 2**63 - 1  # of a count or size: int64
 
 _DIGITS = 400  # a longer integer exceeds float64, and takes quadratic time to parse
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

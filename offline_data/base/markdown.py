@@ -8,8 +8,7 @@ from typing import Any
 
 from offline_data.base.urls import redact
 
-LONGEST = 2000
-"""Characters of a text that are shown, of one that is longer."""
+LONGEST = 2000  # characters that are shown of a longer text
 _MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
 _FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
 _ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound=type)
 
-_CLASSES = {
+_CLASSES = {  # without a public name, with objects in pickles, by module
     "analysis.alignment.find": "Alignment LeafAlignment",
     "analysis.diff": "DatasetDiff EpisodeDifferences FigureDifference ValueDifference",
     "analysis.histograms": "FeatureHistogram",
@@ -98,7 +98,6 @@ _CLASSES = {
     "torchrl.storages.leaves": "Frame",
     "torchrl.storages.trajectory_index": "TrajectoryIndex",
 }
-"""Classes without a public name of which there are objects in pickles, by module."""
 _MODULES = {name: module for module, names in _CLASSES.items() for name in names.split()}
 _PUBLIC = frozenset(import_module("offline_data").__all__)
 _NEW = copyreg.__newobj__  # type: ignore[attr-defined]
@@ -154,7 +153,6 @@ def _reduce_ex(value: object, protocol: int) -> Any:
 
 
 def _new(name: str, *arguments: Any) -> Any:
-    """Make an object without calling its constructor."""
     kind = named(name)
     return kind.__new__(kind, *arguments)
 

@@ -7,9 +7,7 @@ from typing import SupportsInt
 
 
 def plural(count: SupportsInt, singular: str, plural: str | None = None) -> str:
-    """Return a count with its noun, and its verb if there is one.
-
-    `singular` are the words after 1, `plural` those after any other number: one with an s, if None.
+    """Return a count with the words after 1, or after others: `plural`, by default with an s.
 
     Example:
         >>> plural(1, "row"), plural(2000, "row"), plural(0, "row has", "rows have")

@@ -15,8 +15,7 @@ from offline_data.base.files import human_bytes
 from offline_data.base.hints import in_python
 from offline_data.base.pickles import pickled_by_name
 
-DELAY = 2.0
-"""Seconds after which a bar is drawn."""
+DELAY = 2.0  # seconds after which a bar is drawn
 
 _LABEL_WIDTH = 26
 _log = logging.getLogger("offline_data")
@@ -209,14 +208,10 @@ def _new_drawing(console: Any, *, transient: bool) -> Any:
 
 
 def progress_of(progress: bool | Progress = True) -> Progress:
-    """Return what receives the progress of a function that a user calls.
+    """Return the receiver of the progress of a function that a user calls.
 
-    Args:
-        progress: True: bars in a terminal or a notebook, for work of more than two seconds; False:
-            no bars; notes go to the logger `offline_data` either way. Or an object of the user's.
-
-    Raises:
-        UsageError: None of these.
+    True: bars in a terminal or a notebook, for work of more than two seconds; False: no bars; notes
+    go to the logger `offline_data` either way. Or an object of the user's; else `UsageError`.
     """
     if isinstance(progress, bool):
         return ProgressBars() if progress else LoggedNotes()

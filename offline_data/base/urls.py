@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 
-HIDDEN = "***"
-"""Replaces secrets."""
+HIDDEN = "***"  # replaces secrets
 
 _NO_PORT = r":(?![0-9]*(?:[^\w%]|\Z))"
 _MALFORMED = re.compile(rf"(://)[^\s/?#@\[]*{_NO_PORT}\S*@")
 """A password with a slash, invalid in a URL: everything up to the last `@` may belong to it."""
 _USER = re.compile(r"(://)[^\s/?#]*@")
-_HALF = re.compile(rf"(://[^\s/?#@:\[]*){_NO_PORT}[^\s/?#]*")
-"""The beginning of a URL that was truncated inside its password."""
+_HALF = re.compile(rf"(://[^\s/?#@:\[]*){_NO_PORT}[^\s/?#]*")  # truncated inside its password
 _QUERY = re.compile(
     r"""([?&;#][^\s&;=?#/]*(?:token|sig|secret|pass|pwd|auth(?!or\b)|credential|key|session|jwt|policy)"""
     r"""[^\s&;=?#/]*=)[^\s&;#'"]+""",

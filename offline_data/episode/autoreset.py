@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 _LEAST_ENDS, _SHARE = 10, 0.9
 _QUANTILE = 0.99
-_SAMPLED = 100_000
-"""Steps whose lengths are measured."""
+_SAMPLED = 100_000  # steps whose lengths are measured
 
 
 def undo_autoreset(
@@ -44,13 +43,9 @@ def undo_autoreset(
 ) -> Iterator[EpisodeBatch]:
     """Yield batches of episodes without what automatic resets left in them.
 
-    `next_step`: the first row of every episode but the first is dropped, and with it episodes that have
-    no other. `same_step`: no final observation is known.
-
-    Args:
-        batches: The episodes of one environment, in the order of the recording.
-        mode: Of the environment.
-        first: Whether the first batch begins with the first episode.
+    `next_step`: the first row of every episode is dropped, and with it episodes that have no other;
+    `first`: the first batch begins with the first episode, which is kept. `same_step`: no final
+    observation is known. `batches` are of one environment, in the order of the recording.
     """
     for batch in batches:
         yield _drop_first_rows(batch, first=first) if mode == "next_step" else _forget_final(batch)
@@ -100,16 +95,13 @@ def find_autoreset(
 ) -> tuple[Autoreset, int] | None:
     """Return the mode that the rows of a dataset show, and at how many ends; None: neither.
 
-    A trace is a final observation that equals the first one of the next episode, or where it is not known
-    a last observation near that, beside a step longer than 99 % of the others: the last of the episode
-    (`same_step`), or the first of the next one, with a reward of 0 (`next_step`). Where no step is long, a
-    longer run was cut into pieces. At least 10 ends, and 9 of 10, must show it.
+    A trace is a final observation that equals the first one of the next episode, or where it is not
+    known a last observation near that, beside a step longer than 99 % of the others: the last of
+    the episode (`same_step`), or the first of the next one, with a reward of 0 (`next_step`). Where
+    no step is long, a longer run was cut into pieces. At least 10 ends, and 9 of 10, must show it.
 
-    Args:
-        states: Returns the observations `[n, …]` before, or if True after, the actions of steps `[n]`.
-        lengths: `[E]`.
-        known: `[E]` whether the observation after the last action is known.
-        reward: `[N, …]`; None: not in the data.
+    `states` returns the observations `[n, …]` before, or if True after, the actions of steps `[n]`.
+    `known` `[E]`: whether the observation after the last action is. `[E]` lengths, `[N, …]` reward.
     """
     if len(lengths) <= _LEAST_ENDS:
         return None

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 
 def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the length of each episode, given which rows `[N]` are an episode's last.
-
-    Trailing rows without an end form an episode, too.
+    """Return the length of each episode; `ends` `[N]` marks last rows; the very last is always one.
 
     Example:
         >>> lengths_of(np.array([False, False, True, False])).tolist()
@@ -33,9 +31,7 @@ def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def with_horizon(ends: NDArray[np.bool_], horizon: int) -> NDArray[np.bool_]:
-    """Return `ends` `[N]` with additional ends, so that no episode is longer than `horizon` rows.
-
-    Rows are counted from the last end, original or added; `horizon` is at least 1.
+    """Return `ends` `[N]` and one more wherever `horizon` (at least 1) rows follow the last one.
 
     Example:
         >>> with_horizon(np.array([False, True, False, False, False]), 2).nonzero()[0].tolist()
@@ -82,9 +78,7 @@ def with_final_rows(
 
 
 def runs_within(sizes: NDArray[np.int64], budget: int) -> list[tuple[int, int]]:
-    """Divide episodes into consecutive runs `(first, stop)` of at most `budget` in size.
-
-    An episode larger than `budget` is a run of its own.
+    """Divide episodes into runs `(first, stop)` of at most `budget`; a larger one is a run alone.
 
     Example:
         >>> runs_within(np.array([2, 2, 9, 1]), 4)

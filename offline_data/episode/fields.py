@@ -76,15 +76,11 @@ def split_key(text: str) -> Key:
     return tuple(text.removeprefix("/").split("/") if "/" in text else text.split("."))
 
 
-_LONGEST_NAME = 240
-"""Longest file name on common file systems in bytes, minus `.memmap` and a suffix."""
+_LONGEST_NAME = 240  # bytes of a file name, minus `.memmap` and a suffix
 
 
 def check_key(key: Key) -> Key:
-    """Return `key` if every part can be a file name, else raise `FormatError`.
-
-    Features become files under a dataset directory, and their names come from downloaded files.
-    """
+    """Return `key` if its parts can be file names, which they become; else raise `FormatError`."""
     for part in key:
         odd = part in {"", ".", ".."} or not is_unicode(part) or any(c in part for c in "/\\\0\n")
         if odd or len(part.encode()) > _LONGEST_NAME:

@@ -17,16 +17,14 @@ from offline_data.episode.batch import EpisodeBatch
 from offline_data.episode.fields import Key, Skipped, join_key
 from offline_data.episode.notes import join_notes
 
-BATCH_BYTES = 32 << 20
-"""Bytes of a batch; an adapter holds a few such batches at a time."""
+BATCH_BYTES = 32 << 20  # bytes of a batch; an adapter holds a few at a time
 
 SKIP_HINT = "--skip-bad-episodes leaves it out"
 _ALONE_HINT = "--skip-bad-episodes leaves it out, if other files have episodes that can be read"
 _WHOLE_HINT = (
     "the episodes next to it fail as well: all are damaged, or of another format or version"
 )
-_TRIED = 8
-"""Number of episodes after a bad one that are read to see whether a part is bad, or the whole."""
+_TRIED = 8  # episodes after a bad one that are read: is a part bad, or the whole?
 
 
 def join_episodes(
@@ -37,12 +35,11 @@ def join_episodes(
 ) -> Iterator[EpisodeBatch]:
     """Call each reading, and yield the results joined to batches of about `budget` bytes.
 
+    A reading is the place of an episode, for messages, and a callable that reads it, or several.
     Features, dtypes and row shapes must equal those of the first episode: nothing is cast. With
     `skip_bad`, an episode that raises `FormatError` or differs is skipped, and a `FormatError` from
-    the iterator itself skips the rest; the last batch may then have no episodes.
-
-    A reading is the place of an episode, for messages, and a callable that reads it, or several.
-    Without `skip_bad`, raises `FormatError`, which names the place.
+    the iterator itself skips the rest; the last batch may then have no episodes. Else raises
+    `FormatError`, which names the place.
 
     Example:
         >>> from functools import partial

@@ -21,7 +21,7 @@ def count_rows(rows: int, problem: str) -> str:
 
 
 def count_episodes(episodes: int, problem: str) -> str:
-    """Return a sentence on some episodes; `join_notes` adds the numbers of equal ones.
+    """Return a sentence on some episodes; see `count_rows`.
 
     Example:
         >>> count_episodes(1, "no end flag is set.")

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
 
-PIECE = 1 << 15
-"""Number of positions computed and cached at once; smaller sets are shuffled as a whole."""
+PIECE = 1 << 15  # positions computed and cached at once; smaller sets are shuffled as a whole
 
 _ROUNDS = 6
 

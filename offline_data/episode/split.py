@@ -12,8 +12,7 @@ from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
 from offline_data.episode.permutation import EpochOrder, Numbers
 
-ROUNDING = 1e-9
-"""Error of sums of fractions such as 0.1 that is not counted."""
+ROUNDING = 1e-9  # error of sums of fractions such as 0.1 that is not counted
 
 
 def in_pairs(table: Any) -> bool:

@@ -22,8 +22,7 @@ from offline_data.formats.writing.base import FINAL, ExportJob, ExportTarget, Le
 from offline_data.formats.writing.episodes import Table
 from offline_data.store.encoded import as_encoded
 
-MEAN_ERROR = 10
-"""Largest mean difference of an image that was encoded with loss, of 255."""
+MEAN_ERROR = 10  # of 255: the most that an image encoded with loss may differ on average
 _FLAGS = (TERMINATED, TRUNCATED)
 
 
@@ -61,12 +60,10 @@ class _Tally:
 
     name: str
     losses: Sequence[Loss]
-    where: str = ""
-    """The episodes that are compared."""
+    where: str = ""  # episodes that are compared
     _rows: Counter[str] = field(default_factory=Counter)
 
     def add(self, leaf: str, rows: NDArray[Any] | int, of: int, hint: str | None = None) -> None:
-        """Count rows of a feature that differ, or are not there; raises `IntegrityError`."""
         count = rows if isinstance(rows, int) else len(rows)
         self._rows[leaf] += count
         listed = [loss.rows for loss in self.losses if loss.leaf == leaf]
@@ -203,10 +200,7 @@ def _column(found: EpisodeBatch, table: Table, key: Key, name: str) -> Any:
 
 
 def _differing(place: LeafPlace, back: Any, values: Any, name: str) -> NDArray[np.int64]:
-    """Return the rows that differ; of images that are encoded with loss, raises if they differ a lot.
-
-    Raises `IntegrityError` for another shape, or a dtype other than that of the place.
-    """
+    """Return the rows that differ; `IntegrityError` for dtypes, shapes and images far apart."""
     dtype = np.dtype(object if place.dtype == "text" else place.dtype)
     if back.dtype != dtype or _plain(back) != _plain(values):
         raise IntegrityError(
@@ -251,6 +245,5 @@ def _unequal(back: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _far_apart(back: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the images whose pixels differ by more than `MEAN_ERROR` on average."""
     apart = np.abs(back.astype(np.int16) - values).reshape(len(values), -1)
     return np.flatnonzero(apart.mean(axis=1) > MEAN_ERROR)

@@ -60,10 +60,8 @@ CardFiles: TypeAlias = Callable[[Entry, Progress, Mapping[str, Any]], Mapping[st
 
 RECEIPT = "export.json"
 _PLACE_HINT = "choose a file or folder that you can write to"
-_MOST_LISTED = 20
-"""Losses in a message."""
-_REPLACED = "replaced"
-"""Name of an older export while the new one takes its place."""
+_MOST_LISTED = 20  # losses in a message
+_REPLACED = "replaced"  # name of an older export while the new one takes its place
 _WITHIN = Check(
     "a path inside the export",
     lambda name: not name.startswith("/") and ".." not in name.split("/") and "\0" not in name,
@@ -93,9 +91,7 @@ class Exported:
     id: str
     """Id of the dataset; of a mixture the ids of its members, separated by commas."""
     path: Path
-    """The file or folder."""
     to: str
-    """The format."""
     transitions: int
     episodes: int
     losses: tuple[Loss, ...]
@@ -175,7 +171,6 @@ def _destination(path: Path, target: ExportTarget) -> Path:
 
 
 def _check_options(options: ExportOptions, target: ExportTarget) -> None:
-    """Raise `UsageError` for an option that the format does not have."""
     for option in fields(options):
         if option.name not in target.reads and getattr(options, option.name) != option.default:
             flag = f"--{option.name.replace('_', '-')}"
@@ -230,7 +225,6 @@ def _receipt_of(path: Path, target: ExportTarget) -> _Receipt | None:
 
 
 def _changed(path: Path, target: ExportTarget, receipt: _Receipt) -> bool:
-    """Return True if the files are not those of the receipt."""
     folder = path.parent if target.suffix else path
     names = [folder / name for name in receipt.files]
     return not all(map(is_file, names)) or _digests(folder, names) != receipt.files

@@ -23,16 +23,14 @@ from offline_data.formats.writing.plan import stored_batch
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
 from offline_data.pipeline.jobs.processes.protocol import pack_importable
 
-_PROBE = 1 << 20
-"""Bytes that are written to find out whether a process ended because the disk is full."""
+_PROBE = 1 << 20  # bytes written to see whether a process ended because the disk is full
 
 
 def write_files(target: ExportTarget, path: Path, job: ExportJob, bar: Task) -> None:
     """Write the files of an export, and show how many steps were read.
 
-    Raises:
-        OSError: The disk is full, or `path` cannot be written.
-        OfflineDataError: A child process ended for another reason.
+    Raises `OSError` if the disk is full or `path` cannot be written; `OfflineDataError` if a child
+    process ended for another reason.
     """
     if not target.contained:
         target.write(_Batches(job, target, bar.advance), path, job)

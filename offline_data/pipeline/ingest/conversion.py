@@ -38,13 +38,10 @@ class RawDescription:
     """Description of opened raw data."""
 
     shards: Sequence[Shard]
-    transitions: int | None
-    """Stated number of steps."""
+    transitions: int | None  # as stated, like the episodes
     episodes: int | None
-    """Stated number of episodes."""
     warnings: tuple[str, ...]
-    helper: str = ""
-    """See `RawDataset`."""
+    helper: str = ""  # see `RawDataset`
 
 
 class Conversion:
@@ -132,9 +129,6 @@ class ConversionProcess:
 
     It starts on entering a `with` block and ends with it. Within `writing` it is used like the
     `DatasetBuild` in the process.
-
-    Args:
-        path: Raw file or folder.
     """
 
     episodes: int | None = None
@@ -156,8 +150,7 @@ class ConversionProcess:
     def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
         """Return the source whose format the path has, and its release called `name`.
 
-        Raises `NotFoundError` if no source accepts it, or several do; `FormatError` if it is not of the
-        format of `adapter`.
+        Raises `NotFoundError` if no or several sources accept it; `FormatError`: not of `adapter`.
         """
         self._child.send(("describe", adapter, name))
         described: tuple[str, Release] = self._receive()
@@ -169,10 +162,7 @@ class ConversionProcess:
         return cast("Inspection", self._receive())
 
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
-        """Open it by an importable function, like `partial(open_release, adapter, release)`.
-
-        Raises `FormatError` if it is not of the source's format.
-        """
+        """Open it by an importable function, `partial(open_release, …)`; raises `FormatError`."""
         self._child.send(("open", opened))
         found: RawDescription = self._receive()
         self.warnings, self._helper = found.warnings, found.helper
@@ -191,10 +181,7 @@ class ConversionProcess:
     def reading(
         self, shards: Sequence[Shard], skip: int = 0
     ) -> Iterator[tuple[int, int, EpisodeBatch]]:
-        """Yield the episodes of shards, reading one batch ahead; see `read_pieces`.
-
-        Exhaust it, or end the process.
-        """
+        """Yield episodes, one batch ahead (`read_pieces`); exhaust it, or end the process."""
         self._child.send(("read", tuple(shards), skip))
         self._child.send(("piece",))
         self._receive()

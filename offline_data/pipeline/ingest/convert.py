@@ -55,14 +55,10 @@ def convert(
 ) -> Stored:
     """Convert a local file or folder, which is only read.
 
-    A dataset directory of which nothing is to be changed is copied, with its revision. `source`: whose
-    format the path has; None: it is detected.
-
-    Raises:
-        NotFoundError: No such path.
-        UsageError: A dataset of that name, made from other files, exists; or the path could be of
-            several sources.
-        FormatError, AuditError, NoSpaceError, AccessError: See `download`.
+    A dataset directory that needs no change is copied, with its revision. `source`: whose format
+    the path has; None: detected. Raises `NotFoundError` if there is no such path; `UsageError` if a
+    dataset of that name, made from other files, exists, or the path could be of several sources;
+    and `FormatError`, `AuditError`, `NoSpaceError`, `AccessError`, see `download`.
     """
     begin = time.perf_counter()
     with _resolve(path, name, source, settings, options) as (process, build):
@@ -97,10 +93,7 @@ def convert(
 def plan_convert(
     path: Path, name: str, settings: Settings, options: Options, *, source: str | None = None
 ) -> ConvertPlan:
-    """Return what `convert` with the same arguments would do; opens the files, writes nothing.
-
-    Raises what `convert` raises before it writes.
-    """
+    """Return what `convert` would do; opens the files, writes nothing. Raises as `convert` does."""
     with _resolve(path, name, source, settings, options) as (process, build):
         job = build.job
         existing = job.destination if _exists(build, path) else None
@@ -183,10 +176,9 @@ def _resolve(
     *,
     copies: bool = True,
 ) -> Iterator[tuple[ConversionProcess, Build]]:
-    """Yield a process for a path, and the build of the dataset that it makes of it.
+    """Yield a process for a path, or the only dataset in a folder, and the build of the dataset.
 
-    The only dataset in a folder stands for it. `copies`: whether a dataset of which nothing changes
-    keeps revision and layout.
+    `copies`: whether a dataset of which nothing changes keeps revision and layout.
     """
     dataset = new_id(name)
     check_plain(path)

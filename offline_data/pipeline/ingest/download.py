@@ -62,8 +62,7 @@ from offline_data.store.library import (
 from offline_data.store.manifest import HistoryStep, Manifest, dump_manifest, read_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
-_ORIGIN = "origin"
-"""Field of the manifest: what the manifest that was pushed said of the dataset."""
+_ORIGIN = "origin"  # field of the manifest: what the pushed manifest said of the dataset
 
 
 def download(
@@ -119,8 +118,7 @@ def ensure(
     """Return the directory of a dataset, downloading it first if necessary.
 
     Args:
-        dataset: An id, or the path of a dataset directory; a path object is a path, also where its
-            text could be an id.
+        dataset: An id, or the path of a dataset directory; a path object is never an id.
         download: False: never download; `"force"`: fetch and convert again.
         revision: Revision of an id.
         layout: Layout it must have; None: any.
@@ -206,11 +204,9 @@ def plan_for_workers(
     """Write a plan with which several workers download and convert a dataset, shard by shard.
 
     Only the files needed to open the dataset are fetched here. Finished shards of an interrupted
-    `download` are reused, and `download` reuses those of the plan. `file` is on a shared filesystem,
-    as the root is; `force` also replaces a plan.
-
-    Raises what `download` raises, and `UsageError` if another plan exists, or a range of episodes
-    cannot be divided into shards.
+    `download` are reused, and `download` reuses those of the plan. `file` is on a shared
+    filesystem, as the root is; `force` also replaces a plan. Raises what `download` raises, and
+    `UsageError` if another plan exists, or a range of episodes cannot be divided into shards.
     """
     with resolve(dataset, settings, options) as found:
         if isinstance(found, Entry):
@@ -285,7 +281,6 @@ def _name_dataset(dataset: DatasetId, staging: Path) -> Iterator[None]:
 
 
 def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progress) -> Entry:
-    """Rewrite an existing dataset in the other layout, from its own directory."""
     from offline_data.formats.local import StoredEpisodes
 
     manifest, destination, folder = entry.manifest, entry.path, entry.id.folder
@@ -319,10 +314,9 @@ def _publish_pulled(
     progress: Progress,
     folder: Path,
 ) -> bool:
-    """Publish a dataset that was pushed, byte by byte; returns whether it is to be used as it is.
+    """Publish a pushed dataset byte by byte; returns whether it is to be used unchanged.
 
-    Files of the downloads folder are linked, those of the user's are copied. `folder` is for staging.
-    Raises `IntegrityError`, `AccessError`, `NoSpaceError`.
+    Files of the downloads folder are linked, those of the user's are copied.
     """
     from offline_data.store.verify import verify  # imports numpy
 

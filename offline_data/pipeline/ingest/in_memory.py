@@ -32,8 +32,7 @@ from offline_data.store.library import Stored, entry_at, find, has_manifest, rem
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
-ADAPTER = "memory"
-"""Adapter name recorded in the manifest."""
+ADAPTER = "memory"  # recorded in the manifest
 
 _TERMINATED = ("terminations", "terminals", "terminated")
 _TRUNCATED = ("truncations", "timeouts", "truncated")
@@ -51,9 +50,8 @@ def convert_in_memory(
 ) -> Stored:
     """Write arrays or episodes as a dataset; see `offline_data.convert`.
 
-    The revision is a digest of the written files, so the dataset is written first and dropped if it
-    already exists. An iterator can be consumed only once: an existing dataset with that name is an
-    error before reading starts.
+    The revision is a digest of the files, so they are written first, and dropped if it exists. For
+    an iterator, read only once, an existing dataset of that name is an error before reading.
     """
     begin = time.perf_counter()
     if options.checkpoints is not None:
@@ -130,12 +128,7 @@ def _raw_of(data: Mapping[str, Any] | Iterable[Any] | RawDataset, options: Optio
 
 
 class InMemoryEpisodes(RawDataset):
-    """Episodes of an iterable, read once, in the caller's thread.
-
-    Args:
-        episodes: Mappings or objects, see `offline_data.convert`.
-        skip_bad: Whether to leave out those that cannot be stored.
-    """
+    """Episodes of an iterable (see `offline_data.convert`), read once, in the caller's thread."""
 
     own_thread = False  # a generator may hold thread-bound objects, such as a renderer
 
@@ -156,10 +149,7 @@ class InMemoryEpisodes(RawDataset):
 
 
 def batch_of(episode: Any) -> EpisodeBatch:
-    """Return one episode, a mapping or an object, as a batch; its arrays are copied.
-
-    Raises `FormatError` for missing or unknown fields, or a wrong number of rows.
-    """
+    """Return one episode as a batch, copied; `FormatError` for wrong fields, numbers of rows."""
     fields = _fields_of(episode)
     actions = dict(_leaves(fields["actions"], ("action",)))
     count = len(next(iter(actions.values()), ()))

@@ -32,11 +32,9 @@ from offline_data.store.library import Entry, Stored, entry_at, find, has_manife
 from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.publish import dataset_lock, staging_folder
 
-SOURCE: Key = ("source",)
-"""Episode column of a merged dataset: id of the dataset that an episode is from."""
+SOURCE: Key = ("source",)  # episode column: id of the dataset that an episode is from
 
-_UNITS = ("fps", "tokenizer")
-"""Fields of a description without which values of two datasets do not mean the same."""
+_UNITS = ("fps", "tokenizer")  # without equal ones, values do not mean the same
 _MOST_NAMED = 8
 
 
@@ -151,7 +149,6 @@ class _MergedEpisodes(RandomAccess):
         )
 
     def _take(self, kind: str, columns: Mapping[Key, Any]) -> dict[Key, Any]:
-        """Return the columns of the merged dataset, of its types."""
         return {
             key: columns[key] if dtype is None else columns[key].astype(dtype, copy=False)
             for (of, key), dtype in self._dtypes.items()
@@ -159,8 +156,7 @@ class _MergedEpisodes(RandomAccess):
         }
 
 
-Columns: TypeAlias = "dict[tuple[str, Key], LeafSpec]"
-"""Columns by kind and key: an `observation` or `step` feature, or one of an `episode`."""
+Columns: TypeAlias = "dict[tuple[str, Key], LeafSpec]"  # kind: observation, step, episode
 
 
 def _columns_of(member: StoredEpisodes) -> Columns:

@@ -21,11 +21,7 @@ from offline_data.store.tokenizers import remember_tokenizer
 
 
 class SeveralSplitsError(UsageError):
-    """Files with several splits, such as `train` and `val`, none of which was chosen.
-
-    Attributes:
-        splits: Their names.
-    """
+    """Files with several splits, such as `train` and `val`, none of which was chosen."""
 
     def __init__(self, where: str, splits: tuple[str, ...]) -> None:
         self.where, self.splits = where, splits
@@ -35,7 +31,6 @@ class SeveralSplitsError(UsageError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep `splits` when pickled."""
         return type(self), (self.where, self.splits)
 
 
@@ -56,7 +51,6 @@ def apply_options(options: Options, release: Release, source: str) -> Release:
 
 
 def _check_split(release: Release, source: str, split: str | None) -> None:
-    """Raise unless a split is chosen where there are several, and only one that there is."""
     there, where = release.splits, str(release.local or release.name)
     if split is None and len(there) > 1:
         raise SeveralSplitsError(where, there)
@@ -76,8 +70,7 @@ def _check_split(release: Release, source: str, split: str | None) -> None:
 def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
     """Return options of text with the digest of their tokenizer, which then may not change.
 
-    The place of one on this machine is remembered. Raises as
-    `offline_data.text.tokenizer.load_tokenizer`.
+    The place of one on this machine is remembered. Raises as `text.tokenizer.load_tokenizer`.
     """
     if text is None:
         return None
@@ -94,7 +87,6 @@ class DownloadPlan:
     id: DatasetId
     """The id, with the revision if it could be resolved."""
     destination: Path
-    """Directory that the dataset would have."""
     existing: Path | None
     """Its directory if it exists already; then nothing would be done."""
     fetch: FetchPlan | None
@@ -110,12 +102,10 @@ class ConvertPlan:
     """Plan of a conversion of local files; nothing has been changed."""
 
     id: DatasetId
-    """The id it would have."""
     source: str
     """Source whose format the files have."""
     layout: LayoutName
     destination: Path
-    """Its directory."""
     existing: Path | None
     """Directory of an existing dataset that satisfies the request, if any; nothing is done then."""
     replaces: DatasetId | None
@@ -127,6 +117,5 @@ class ConvertPlan:
     """As the files state it, like the next one; of all files, for any requested range."""
     episodes: int | None
     free_bytes: int
-    """Free bytes on the disk of the root."""
     warnings: tuple[str, ...]
     """Facts that a user would not expect."""

@@ -22,14 +22,9 @@ _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Turn any exception of the block into an error that names the file or folder.
+    """Turn exceptions of the block into a `FormatError`, or `AccessError`, that names the path.
 
-    Errors of this package pass, as does `ImportError`, since a missing package is not the file's
-    fault.
-
-    Raises:
-        AccessError: The file may not be opened.
-        FormatError: Any other exception, as its cause.
+    Errors of this package pass, as does `ImportError`: a missing package is not the file's fault.
     """
     try:
         yield
@@ -65,16 +60,9 @@ def crash_error(path: Path, ending: str, helper: str = "") -> OfflineDataError:
 
 
 class ParsedDataset(RandomAccess):
-    """A raw dataset whose errors all name the file or folder.
+    """A raw dataset whose errors name the file or folder; `FormatError` if not of the format.
 
     It is a `RandomAccess` only if `ranged`; else it has `shards` and `read`.
-
-    Args:
-        path: Raw file or folder.
-        opened: Opens it.
-
-    Raises:
-        FormatError: It is not of the source's format.
     """
 
     def __init__(self, path: Path, opened: Callable[[Path], RawDataset]) -> None:

@@ -22,10 +22,8 @@ from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.formats.base import Release, Shard
 from offline_data.pipeline.ingest.build import StrictError
 
-_MOST_LISTED = 10_000
-"""Maximum number of local raw files that a manifest lists one by one."""
-_TRIES = 3
-"""Attempts: another shard with the same file may free it before it is linked here."""
+_MOST_LISTED = 10_000  # local raw files that a manifest lists one by one
+_TRIES = 3  # attempts: another shard with a file may free it before it is linked here
 
 
 def fetch_files(

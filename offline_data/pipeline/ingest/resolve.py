@@ -51,10 +51,7 @@ def ask_source(
     options: Options,
     digests: Mapping[str, str] | None = None,
 ) -> Build:
-    """Return the build of a dataset with the revision that its source has.
-
-    Raises `IntegrityError` if the source lacks a file of `digests`, sha256 in hex by path.
-    """
+    """Return the build of a dataset; `IntegrityError` if its source lacks a file of `digests`."""
     source = get_source(dataset.source)
     release = source.resolve(dataset.name, dataset.revision, settings)
     release = with_digests(apply_options(options, release, dataset.source), digests or {})
@@ -168,7 +165,6 @@ def _suggest_tokens(dataset: DatasetId, settings: Settings, options: Options) ->
 
 
 def _suggest_datasets_here(settings: Settings) -> str | None:
-    """Return a hint with the datasets on this disk, for a machine without a network; None: none."""
     ids = (one.id for one in list_datasets(settings.root))
     names = list(dict.fromkeys(f"{one.source}:{one.name}" for one in ids))
     if not names:
@@ -181,7 +177,6 @@ def _suggest_datasets_here(settings: Settings) -> str | None:
 
 
 def _suggest_names(dataset: DatasetId, settings: Settings) -> str | None:
-    """Return a hint with the nearest known names, if a name is neither in a catalogue nor here."""
     known = known_names(dataset.source)
     if dataset.name not in known:
         here = (entry.id for entry in list_datasets(settings.root))
@@ -204,10 +199,7 @@ def offline_advice(settings: Settings) -> str:
 
 
 def known_names(source: str) -> list[str]:
-    """List the dataset names in the catalogue of `source`, in its order; uses no network.
-
-    Raises:
-        NotFoundError: No such source.
+    """List the names in the catalogue of `source`, in its order, offline; raises `NotFoundError`.
 
     Example:
         >>> "pen-human-v1" in known_names("d4rl")

@@ -1,7 +1,6 @@
 """Plans of `download` and `convert` for jobs of a batch queue; see `jobs.plan_file`.
 
-The file describes the work; finished shards are in the work folder below the root, where `download`
-of the same dataset finds them, too.
+Finished shards are in the work folder below the root, where `download` finds them, too.
 """
 
 from __future__ import annotations
@@ -95,7 +94,6 @@ class _JobTable:
 
     @classmethod
     def of(cls, job: ShardedJob) -> _JobTable:
-        """Return the table of a job."""
         build = job.build
         return cls(
             build.adapter,
@@ -109,7 +107,6 @@ class _JobTable:
         )
 
     def job(self, dataset: DatasetId, destination: Path) -> ShardedJob:
-        """Return the job that makes a dataset; raises `UsageError`."""
         beside = {
             name: getattr(self, name) for name in ("episodes", "checkpoints", "split", "text")
         }

@@ -76,17 +76,13 @@ from offline_data.store.cache import asked_to_stay
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.publish import SHARDS, lock_name, publish, recover
 
-Range: TypeAlias = "tuple[int, int | None] | None"
-"""Half-open range of the episodes of a shard; None: all of them."""
+Range: TypeAlias = "tuple[int, int | None] | None"  # half-open, of a shard's episodes; None: all
 
-Task: TypeAlias = "tuple[int, Range]"
-"""Number of a shard, and the range of its episodes."""
+Task: TypeAlias = "tuple[int, Range]"  # number of a shard, and its episodes
 
-BEGUN = "begun"
-"""File in the work folder until the dataset is published."""
+BEGUN = "begun"  # file in the work folder until the dataset is published
 
-_PREFETCHED = 1
-"""Shards that are fetched while the workers convert others."""
+_PREFETCHED = 1  # shards that are fetched while the workers convert others
 
 
 @dataclass(frozen=True)
@@ -98,10 +94,8 @@ class ShardedJob:
     release: Release
     shards: tuple[Shard, ...]
     options: Options
-    transitions: int | None = None
-    """Number of steps that the source states for the whole dataset."""
-    episodes: int | None = None
-    """Number of episodes that the source states for the whole dataset."""
+    transitions: int | None = None  # as the source states, of the whole dataset
+    episodes: int | None = None  # as `transitions`
 
     @classmethod
     def of(
@@ -158,18 +152,15 @@ class ShardRecord:
 
     seen: int
     """Number of episodes of the shard up to the last requested one."""
-    episodes: int
-    """Number of episodes that were written."""
+    episodes: int  # written
     files: tuple[dict[str, Any], ...] = ()
-    """Its raw files, for the manifest."""
     skipped: tuple[dict[str, Any], ...] = ()
     """Skipped episodes of a shard without any written row, for the manifest."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Notes of fetching and converting it."""
 
 
-_RECORDED = ("seen", "episodes", "files", "skipped")
-"""Fields of a record that are kept on the disk."""
+_RECORDED = ("seen", "episodes", "files", "skipped")  # on the disk
 
 
 class _Notes(SilentProgress):
@@ -179,7 +170,6 @@ class _Notes(SilentProgress):
         self.told: list[str] = []
 
     def note(self, message: str) -> None:
-        """Keep a note."""
         self.told.append(message)
 
 
@@ -362,10 +352,8 @@ class ShardedRun:
     def publish(self) -> None:
         """Join the shards and move the dataset to its destination; the caller holds the lock.
 
-        Raises:
-            NoEpisodesError: No shard has a requested episode.
-            DamagedPartError: Rows of a shard are damaged.
-            FormatError: Shards have different features.
+        Raises `NoEpisodesError` without a requested episode, `DamagedPartError` for damaged rows,
+        `FormatError` for features that differ between shards.
         """
         from offline_data.store.join import join
 
@@ -476,12 +464,8 @@ def convert_shards(
 ) -> None:
     """Convert all unfinished shards, join them, and publish; the caller holds the lock.
 
-    With `clear` what they have left is deleted; else the caller does that.
-
-    Raises:
-        FormatError: A shard cannot be read, or does not fit the others; names it.
-        WorkerDiedError: A process died twice with the same shard.
-        Others: See `download`.
+    With `clear` what they have left is deleted; else the caller does that. Raises what `download`
+    raises; `FormatError` names the shard, and `WorkerDiedError` if a process died twice with one.
     """
     from offline_data.store.join import DamagedPartError
 
@@ -516,9 +500,8 @@ def convert_shards(
 def clear_published(dataset: DatasetId, settings: Settings, own: WorkDir | None = None) -> None:
     """Delete what a process has left that was killed after it had published a dataset.
 
-    That is, every work folder without the file `BEGUN` and without an unfinished dataset; also the
-    folder `own`, of a job known to be published. Nothing happens while another process writes the
-    dataset.
+    That is, every work folder without `BEGUN` and without an unfinished dataset; also `own`, of a
+    job known to be published. Nothing happens while another process writes the dataset.
     """
     name = lock_name(dataset.folder)
 

@@ -68,7 +68,6 @@ class StreamPlan:
     id: str
     """Its id with the revision, or the path of the raw files."""
     adapter: str
-    """Source whose adapter reads it."""
     release: Release
     shards: tuple[Shard, ...]
     warnings: tuple[str, ...] = ()
@@ -85,11 +84,8 @@ class StreamPiece:
     """Consecutive whole episodes of a shard."""
 
     shard: int
-    """Number of the shard in the dataset."""
-    episode: int
-    """Number of the first episode in its shard."""
-    row: int
-    """Number of the first step in its shard."""
+    episode: int  # of the first one, in its shard
+    row: int  # of the first step, in its shard
     batch: EpisodeBatch
 
 
@@ -164,12 +160,8 @@ def _online(name: str, settings: Settings) -> Iterator[None]:
 class ShardReader:
     """Reads each shard once, in the given order, while the next ones are fetched.
 
-    At most the files of two shards lie on the disk, those that several shards need until the last of
-    them; files that were in the downloads folder before are read where they are, and stay.
-
-    Args:
-        plan: What is read.
-        settings: The root, below which raw files lie meanwhile.
+    At most the files of two shards lie on the disk, those that several shards need until the last
+    of them; files that were in the downloads folder before are read where they are, and stay.
     """
 
     def __init__(self, plan: StreamPlan, settings: Settings, progress: Progress = SILENT) -> None:
@@ -180,10 +172,7 @@ class ShardReader:
     def pieces(self, order: Sequence[int], skip: int = 0) -> Generator[StreamPiece]:
         """Yield the episodes of shards, those of the first without `skip`.
 
-        Raises:
-            FormatError: A shard cannot be read; names it.
-            NetworkError, NotFoundError, AuthError, IntegrityError: It cannot be fetched.
-            NoSpaceError, AccessError: The disk.
+        Raises `FormatError`, which names the shard, and what `download` raises on fetching.
         """
         plan, release = self.plan, self.plan.release
         with ExitStack() as stack:
@@ -232,17 +221,12 @@ class ShardReader:
 
 
 class _RawFiles:
-    """Raw files in a folder that is deleted with them.
-
-    Attributes:
-        raw: Folder where they have their own names.
-        uses: How many shards still need a file, by its path.
-    """
+    """Raw files in a folder that is deleted with them."""
 
     def __init__(self, folder: Path, settings: Settings, progress: Progress, stop: Event) -> None:
-        self.raw = folder / "raw"
+        self.raw = folder / "raw"  # with their own names
         self.raw.mkdir()
-        self.uses: Counter[str] = Counter()
+        self.uses: Counter[str] = Counter()  # shards that still need a file, by its path
         self._settings, self._progress, self._stop = settings, progress, stop
         self._here = replace(settings, root=folder)
         self._fetched: dict[str, dict[str, Any]] = {}
@@ -253,10 +237,7 @@ class _RawFiles:
     def under(
         cls, settings: Settings, progress: Progress, stop: Event | None = None
     ) -> Iterator[Self]:
-        """Make the folder, and delete it afterwards, also where the program ends before.
-
-        What killed programs have left is deleted, too.
-        """
+        """Make the folder, deleted after the block, or the program; delete those of killed ones."""
         staging = settings.staging
         check_links(settings.root, staging / "streams.lock")
         folder = staging / f"{_PREFIX}{secrets.token_hex(6)}"

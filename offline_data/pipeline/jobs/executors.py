@@ -53,15 +53,8 @@ class Executor(Protocol):
         """Yield `(number of the task in tasks, answer)` as tasks finish, in any order.
 
         Closing the iterator, or an error from it, stops all running tasks and waits for their end.
-
-        Args:
-            job: Called on each task.
-            tasks: All tasks.
-            progress: Gets a note when a process died and its task runs again.
-
-        Raises:
-            OfflineDataError: Raised by `job`.
-            WorkerDiedError: A process died twice with the same task.
+        Notes say that a process died and its task runs again. Raises errors of `job`, and
+        `WorkerDiedError` if a process died twice with the same task.
         """
 
 
@@ -116,8 +109,7 @@ def says_what_is_kept(keep: Callable[[], tuple[str, bool]], progress: Progress) 
         raise
 
 
-BYTES_A_SECOND = 250e6
-"""Bytes of rows that a core reads or takes, compares, hashes and writes in a second."""
+BYTES_A_SECOND = 250e6  # rows that a core takes or reads, compares, hashes and writes
 
 
 @dataclass(frozen=True)
@@ -152,10 +144,7 @@ def choose_workers(workers: int, cores: int, cost: Cost) -> int:
 
 
 class InProcess:
-    """Runs tasks in this process, in order; see `Executor`.
-
-    Args:
-        threads: Torch threads meanwhile; None: unchanged.
+    """Runs tasks in this process, in order, with `threads` torch threads (None: as before).
 
     Example:
         >>> from offline_data.base.progress import SILENT
@@ -184,16 +173,14 @@ class LocalProcesses:
     """Runs tasks in child processes of this one; see `Executor`.
 
     Children are new programs, never forks, and a script needs no `if __name__ == "__main__"` guard.
-    A child that dies is replaced, once for each task.
+    A child that dies is replaced, once for each task. Raises `UsageError` for a number below 1; in
+    `run`, for a job that refers to what only this process has.
 
     Args:
         workers: Maximum number of processes; at most one per task is started.
         worker_threads: Threads of torch and numpy in each.
         max_tasks_per_child: Replace a process after this many tasks, for functions that leak
             memory; None: never.
-
-    Raises:
-        UsageError: A number below 1; in `run`, a job that refers to what only this process has.
 
     Example:
         >>> from offline_data.base.progress import SILENT
@@ -326,17 +313,12 @@ def _torch_threads(count: int | None) -> Iterator[None]:
 
 
 class GivenPool:
-    """Runs tasks in a pool of the caller, which stays open; see `Executor`.
+    """Runs tasks in a caller's `concurrent.futures.Executor`, which stays open; see `Executor`.
 
     Calls that are running when the iterator is closed cannot be stopped: it waits for them. In a
-    pool of threads one task runs at a time.
-
-    Args:
-        pool: A `concurrent.futures.Executor`.
-
-    Raises:
-        UsageError: `pool` is something else; a `multiprocessing.Pool` would wait for ever for a
-            task whose process died. In `run`, it is closed, or the job only works in this process.
+    pool of threads one task runs at a time. Raises `UsageError` for another pool (a
+    `multiprocessing.Pool` would wait for ever for a task whose process died); in `run`, if it is
+    closed, or the job only works in this process.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor

@@ -43,11 +43,9 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 
-UserPath: TypeAlias = Annotated[Path, str, partial(user_path, where="the path")]
-"""An absolute path; see `user_path`."""
+UserPath: TypeAlias = Annotated[Path, str, partial(user_path, where="the path")]  # absolute
 
-MAX_BYTES = 256 << 20
-"""Bytes of the largest plan that is read: one of shards has about 500 for each raw file."""
+MAX_BYTES = 256 << 20  # of a plan: one of shards has about 500 for each raw file
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,7 @@ class _PlanVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFile(ABC):
-    """Base of plans: a dataset to make and the progress so far, stored in a file.
-
-    The fields of a subclass are those of the file; see `decode`.
-    """
+    """Base of plans: a dataset to make, and the progress so far; fields are those of the file."""
 
     command: ClassVar[str]
     """The command that writes such plans."""
@@ -69,7 +64,6 @@ class PlanFile(ABC):
     id: str
     """Id of the new dataset."""
     destination: UserPath
-    """Its dataset directory."""
     root: UserPath
     """Root of datasets, locks, raw files and work folders."""
     tasks: int = 0
@@ -79,13 +73,7 @@ class PlanFile(ABC):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the file of a plan.
-
-        Raises:
-            NotFoundError: There is none.
-            NewerFormatError, ManifestError: It cannot be read.
-            AccessError: It may not be read.
-        """
+        """Read a plan; raises `NotFoundError`, `AccessError`, `ManifestError` (also: newer)."""
         makes = f"`offline-data {cls.command} … --plan-only --plan FILE`"
         try:
             value = read_json(file, max_bytes=MAX_BYTES)
@@ -172,10 +160,7 @@ class PlannedWork(ABC):
         """Return the unfinished tasks."""
 
     def damaged(self) -> list[int]:
-        """Return finished tasks whose rows are damaged, and mark them as unfinished.
-
-        By default none: `publish` makes them again.
-        """
+        """Mark finished tasks with damaged rows unfinished, unless `publish` does; return them."""
         return []
 
     @abstractmethod
@@ -196,8 +181,7 @@ class Share:
     """Progress of a plan after a worker has done its share."""
 
     plan: PlanFile
-    ran: int
-    """Number of tasks that this process has run."""
+    ran: int  # by this process
     missing: tuple[int, ...]
     result: Stored | None
     """The dataset, if it is published; `existed` is True if another process published it."""
@@ -209,10 +193,9 @@ def work_at(
     progress: Progress,
     choose: Callable[[PlannedWork], list[int]] | None,
 ) -> Share:
-    """Run the chosen tasks of a plan, or of newer ones that replace it meanwhile.
+    """Run the chosen tasks of a plan, or of newer ones that replace it; publish if none is left.
 
-    Then publish if none is left. None: run none, not even those whose rows are damaged. Raises what
-    `PlannedWork` raises.
+    None: run none, not even those whose rows are damaged. Raises what `PlannedWork` raises.
     """
     begin, ran, existed = time.perf_counter(), 0, True
     while True:

@@ -42,18 +42,17 @@ _QUEUED = 2  # tasks submitted per running task, so that workers need not wait f
 _ENDS_WITHIN = 60.0  # seconds to wait for cancelled tasks; longer only if a node does not answer
 _CANCEL_AGAIN = 0.2  # seconds after which tasks that still run are cancelled once more
 
-_LOSSES = {
+_LOSSES = {  # errors of Ray for a task whose worker, node or answer is lost
     "WorkerCrashedError": "A Ray worker died",
     "OutOfMemoryError": "A Ray worker was ended, because memory was short,",
     "NodeDiedError": "A Ray node was lost",
     "LocalRayletDiedError": "A Ray node was lost",
     "ObjectLostError": "A Ray node was lost",
 }
-"""Errors of Ray for a task whose worker, node or answer is lost."""
 
 
 class RayExecutor:
-    """Runs the tasks of a job on Ray; see `Executor`.
+    """Runs the tasks of a job on Ray; see `Executor`. Raises `UsageError` for a number too small.
 
     Tasks are spread over the nodes. Only the job, tasks and answers are sent; data go through files
     that all nodes see under the same path. This package, and everything that a job imports, must be
@@ -72,9 +71,6 @@ class RayExecutor:
         worker_threads: Threads of one task, and CPUs that it reserves.
         max_retries: How often a task is run again after its worker died.
         namespace: Ray namespace of a connection opened here.
-
-    Raises:
-        UsageError: A number is too small.
 
     Example:
         >>> RayExecutor("10.0.0.1:6379", workers=8).name
@@ -106,8 +102,7 @@ class RayExecutor:
 
         Raises:
             MissingDependencyError: Ray is not installed, or a node lacks a module of the job.
-            UsageError: The job cannot be pickled; the address is invalid, or not the one that this
-                process is connected to.
+            UsageError: The job cannot be pickled; the address is invalid, or not that in use.
             NetworkError, AuthError: No cluster answers at the address, or it requires a token.
             WorkerDiedError: A task's worker or node was lost `max_retries + 1` times.
         """
@@ -209,10 +204,7 @@ class _RayRun:
 
 
 def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: object) -> object:
-    """Run a task on a node, with the import path of the caller's process, and threads of torch.
-
-    A shared filesystem may provide the same `paths` here. Ray sets the threads of numpy.
-    """
+    """Run a task on a node, with the caller's import path (shared files) and threads of torch."""
     sys.path.extend(path for path in paths if path not in sys.path)
     try:
         job = load_function(function)
@@ -231,10 +223,9 @@ def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: o
 def connect(
     ray: Any, address: str | None, *, cpus: int | None, namespace: str | None
 ) -> Iterator[bool]:
-    """Connect to Ray for a block; yields whether it was started for it.
+    """Connect to Ray for a block; yields whether it was started for it, see `RayExecutor`.
 
-    An existing connection of this process is used and left open. See `RayExecutor` for the
-    arguments, and `RayExecutor.run` for errors.
+    An existing connection of this process is used and left open.
     """
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address if address not in {None, "auto"} else address

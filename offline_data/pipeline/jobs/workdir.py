@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from offline_data.episode import Key
 
-Range: TypeAlias = "tuple[int, int, int]"
-"""A written range of a file: offset, number of bytes, CRC-32 of the bytes."""
+Range: TypeAlias = "tuple[int, int, int]"  # of a file: offset, bytes, CRC-32
 
 _CHUNK = 1 << 20  # bytes that are read at once
 
@@ -52,9 +51,7 @@ class WorkDir:
     """Paths in a work folder, and its records. All of it belongs to one plan."""
 
     path: Path
-    apart: Path | None = None
-    """Folder for assembling the dataset if not this one, which may be on another filesystem than
-    the destination."""
+    apart: Path | None = None  # to assemble the dataset on the file system of its destination
 
     @property
     def dataset(self) -> Path:
@@ -84,8 +81,7 @@ class WorkDir:
     ) -> None:
         """Record that a task is finished; see `Record` and `write_checked`.
 
-        Where rows were not forced to the disk, a crash of the machine can lose some of them: `sound`
-        compares what is left with the checksums.
+        Rows that were not forced to the disk may be lost in a crash of the machine; see `sound`.
         """
         about = {"counts": counts, "written": written}
         with disk_errors(self.path):
@@ -132,10 +128,7 @@ class WorkDir:
 def write_checked(
     path: Path, about: Mapping[str, Any], arrays: Mapping[Key, NDArray[Any]], *, durable: bool
 ) -> None:
-    """Write a JSON value and arrays to a file atomically; creates its folders.
-
-    If `durable`, the file survives a crash of the machine.
-    """
+    """Write a JSON value and arrays atomically, durably on request; creates the folders."""
     body = io.BytesIO()
     if arrays:
         import numpy as np

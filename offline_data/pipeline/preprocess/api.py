@@ -122,11 +122,8 @@ class Preprocesses:
             worker_threads: Torch threads of each process.
             mp_start_method: Ignored: processes are always spawned, never forked.
             engine: `"local"`, `"ray"`, or an executor.
-            pbar: Whether to show a progress bar on stderr at once, and also where stderr is no
-                terminal.
-            progress: Whether to show a bar in a terminal or notebook where the work takes more than
-                two seconds; or what receives progress instead. Notes go to the logger
-                `offline_data`.
+            pbar: Whether to show a bar at once, also where stderr is not a terminal.
+            progress: Whether to show a bar after two seconds; or an object that receives progress.
             layout: Layout to write; None: that of this dataset.
             audit: Rows to read back and compare: `"auto"` (all; of data with text, encoded images
                 or layout `ted` those of the first GiB, and 1 % above), `"all"`, a fraction, or
@@ -231,10 +228,7 @@ def _executor_named(
 
 
 def selection_of(storage: Storage) -> EpisodeSelection | None:
-    """Return the rows of a view, in its order; None for the storage of a whole dataset.
-
-    Consecutive rows of an episode form one piece, even if it is a single row.
-    """
+    """Return a view's rows, in its order, by pieces of consecutive ones; None: a whole dataset."""
     from offline_data.rows.selection import SubsetStorage
     from offline_data.store.chunk import EpisodeSelection
 

@@ -59,14 +59,11 @@ from offline_data.store.publish import dataset_lock, publish, recover
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.writer import Digest, with_margin
 
-_REVISION_DIGITS = 12
-"""Digits of the fingerprint that become the revision of the new dataset."""
+_REVISION_DIGITS = 12  # of the fingerprint, in the revision
 
-_START_SECONDS = {False: 1.0, True: 5.0}
-"""Seconds that worker processes take to start, by whether they import torch."""
+_START_SECONDS = {False: 1.0, True: 5.0}  # of worker processes, by whether they import torch
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that are deferred while a dataset is being published."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # deferred while a dataset is published
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,7 @@ class Run:
     reader: DatasetReader
     recipe: Recipe
     target: Target
-    fingerprint: str
-    """Identifies parent and recipe; see `plan.fingerprint`."""
+    fingerprint: str  # of parent and recipe, see `plan.fingerprint`
     options: RunOptions
     settings: Settings
     progress: Progress
@@ -106,10 +102,7 @@ class Run:
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
     def find_existing(self) -> tuple[bool, Entry | None]:
-        """Return whether the dataset exists already, else also another of its name to replace.
-
-        Raises `UsageError` for one to replace without `force`.
-        """
+        """Return whether it exists, else one of its name; `UsageError` for that without `force`."""
         options = self.options
         if not options.force and self.target.existing(self.fingerprint, options.layout):
             return True, None
@@ -227,10 +220,9 @@ class Run:
 
 
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
-    """Make a dataset from another one.
+    """Make a dataset from another one, unless the same recipe made it of the same parent.
 
-    A dataset that the same recipe made of the same parent is not made again. After an error or an
-    interrupt, finished tasks are kept for `resume`.
+    After an error or an interrupt, finished tasks are kept for `resume`.
 
     Raises:
         UsageError: Another dataset, or the work of an interrupted run, exists there already;
@@ -269,10 +261,8 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> dict[s
 
     Returns the JSON of `preprocess --dry-run`: `replaces` are the datasets that would be deleted,
     `free_bytes` is of the disk of the work folder, `finished` the number of tasks of an interrupted
-    run. If the dataset has `existed`, what follows `free_bytes` is missing.
-
-    Raises:
-        UsageError, StepError: What `preprocess` would raise before it writes.
+    run. If the dataset has `existed`, what follows `free_bytes` is missing. Raises `UsageError`,
+    `StepError` as `preprocess` before it writes.
     """
     run = Run.of(job, settings, progress)
     target, parent = run.target, entry_at(run.reader.path)

@@ -47,10 +47,9 @@ class UnknownIdentityError(Exception):
 
 
 def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the name and identity of a function.
+    """Return the name and identity of a function: `sha256`, see `digest_of`.
 
-    `sha256` is its digest, see `digest_of`. If it has none, `unknown` is the reason and `token` is
-    random, so that no two descriptions are equal.
+    Without one, `unknown` is the reason and `token` is random, so that no two results are equal.
 
     Example:
         >>> describe_function(lambda td: td)["name"]
@@ -167,10 +166,9 @@ class _Walk:
         self._sha = hashlib.sha256()
 
     def add(self, value: Any) -> None:
-        """Add a value, or a reference if it was added before.
+        """Add a value, or a reference if it was added before; constants each time.
 
-        Constants are added each time: which equal ones are one object depends on how the code was
-        loaded.
+        Which equal constants are one object depends on how the code was loaded.
         """
         if type(value) in _PLAIN:
             self._say(f"plain {type(value).__name__}", repr(value))

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 _LONG_NAME = 60  # letters of a folder's name that leave room for more in a name beside it
 
-_SEED_STRIDE = 1_000_003
-"""Difference of the seeds of two functions of a recipe, which must not draw the same numbers."""
+_SEED_STRIDE = 1_000_003  # between the seeds of functions, which must not draw the same numbers
 
 Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 """A step, the text of one (`cast:obs=float32`, `fn:FILE.py:NAME`), or a function."""
@@ -57,18 +56,15 @@ class RunOptions:
     """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
     seed: int = 0
     num_frames: int | None = None
-    view: EpisodeSelection | None = None
-    """The rows of the parent to read; None: all."""
-    layout: LayoutName | None = None
-    """None: the parent's."""
+    view: EpisodeSelection | None = None  # rows of the parent; None: all
+    layout: LayoutName | None = None  # None: the parent's
     workers: int | None = None
     worker_threads: int = 1
     max_tasks_per_child: int | None = None
     chunksize: int | None = None
     """Approximate number of transitions of a task; None: chosen by bytes or time."""
     num_chunks: int | None = None
-    executor: Executor | None = None
-    """Runs the tasks; None: this process or local processes."""
+    executor: Executor | None = None  # None: this process or local processes
     audit: AuditMode = DEFAULT_AUDIT
     resume: bool = False
     force: bool = False
@@ -116,13 +112,11 @@ class Job:
     """A dataset to make from another one."""
 
     parent: Path
-    """Directory of the parent dataset."""
     stages: tuple[Stage, ...]
     """In order. The command line gives texts, which mean the same in other processes."""
     name: str | None = None
     """The new dataset is `local:NAME` under the root; None: use `dest`."""
-    dest: Path | None = None
-    """Dataset directory to make; None: use `name`."""
+    dest: Path | None = None  # dataset directory to make; None: use `name`
     options: RunOptions = RunOptions()
 
     def absolute(self) -> Job:
@@ -143,8 +137,7 @@ class Job:
 class Recipe:
     """Steps, each applied to the output of the one before."""
 
-    steps: tuple[Step, ...]
-    """In order; at least one to make a dataset."""
+    steps: tuple[Step, ...]  # in order; at least one to make a dataset
 
     @property
     def keeps_rows(self) -> bool:
@@ -287,9 +280,7 @@ def function_in(stage: str) -> str | None:
 def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Recipe:
     """Build a recipe whose functions are called as `options` say.
 
-    Raises:
-        UsageError: There is no stage, or an invalid one.
-        NotFoundError: No step of that name.
+    Raises `UsageError` without or with an invalid stage, `NotFoundError` for an unknown step.
 
     Example:
         >>> recipe_of(["clip:action,low=-1", "clip:action,high=1"]).describe()[1]["high"]
@@ -335,13 +326,10 @@ def recipe_of(stages: Iterable[Stage], options: RunOptions | None = None) -> Rec
 class Target:
     """The destination of a new dataset."""
 
-    id: DatasetId
-    """With the revision."""
+    id: DatasetId  # with the revision
     destination: Path
-    work: Path
-    """The work folder, on the same filesystem."""
-    lock: str
-    """Name of the lock that is held meanwhile."""
+    work: Path  # on the same filesystem
+    lock: str  # name of the one that is held meanwhile
     named: bool
     """Whether it is stored under the root by its id; else in a folder of the user's choice."""
 
@@ -376,10 +364,7 @@ class Target:
         return cls(dataset, destination, work, dataset.folder, named=True)
 
     def existing(self, fingerprint: str, layout: LayoutName | None) -> bool:
-        """Return True if exactly this dataset exists, in this layout (None: in any).
-
-        Raises `UsageError` if another dataset exists there.
-        """
+        """Return True if this dataset exists, in this layout (None: any); `UsageError`: another."""
         if not has_manifest(self.destination):
             return False
         entry = entry_at(self.destination)

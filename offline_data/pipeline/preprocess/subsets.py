@@ -33,10 +33,9 @@ def filter_dataset(
     *,
     options: RunOptions = DEFAULTS,
 ) -> Stored:
-    """Make `local:NAME` of the episodes of a dataset directory for which an expression is true.
+    """Make `local:NAME` of the episodes for which `where` is true, see the step `Filter`.
 
-    `where` is an expression over the episode table, see the step `Filter`. Raises what `preprocess`
-    raises, `StepError` if no episode is left.
+    Raises what `preprocess` raises, `StepError` if no episode is left.
     """
     job = Job(parent, (f"filter:{where}",), name, options=options)
     return preprocess(job, settings, progress)
@@ -89,8 +88,7 @@ class StoredView:
     """Its name, for `load_dataset(dataset, view=…)`."""
     path: Path
     transitions: int
-    episodes: int
-    """Episodes of which it has rows."""
+    episodes: int  # of which it has rows
 
 
 def save_view(
@@ -104,12 +102,11 @@ def save_view(
 ) -> StoredView:
     """Save the rows that steps select as a view of the dataset: row numbers, no copy.
 
-    Steps are selections of episodes, and after them at most one `trim` that removes no rows inside of
-    episodes. Rows at which a view cuts an episode have the flags of the dataset.
+    Steps are selections of episodes, and after them at most one `trim` that removes no rows inside
+    of episodes. Rows at which a view cuts an episode have the flags of the dataset.
 
-    Raises:
-        UsageError: Another step; a view of that name exists, without `force`; an invalid name.
-        StepError: No row is left.
+    Raises `UsageError` for another step, a view of that name without `force`, and an invalid name;
+    `StepError` if no row is left.
     """
     from offline_data.rows.saved import place_of
     from offline_data.rows.saved import save_view as write_view

@@ -47,10 +47,8 @@ class PlannedStage:
     """A stage of a plan."""
 
     text: str
-    sha256: str | None
-    """Digest of a stage that is a function; None for other steps."""
-    source: str | None
-    """Digest of the files that importing the function runs; see `source_digest`."""
+    sha256: str | None  # of a function; None for other steps
+    source: str | None  # of the files that importing it runs, see `source_digest`
 
 
 @dataclass(frozen=True)
@@ -75,25 +73,20 @@ class _Options:
 class JobPlan(PlanFile):
     """The file of a planned job and its progress.
 
-    The folder `FILE.work` beside it has a new folder for every plan, so that a task that still
-    works at an older one does not interfere.
+    Every plan has a new folder in `FILE.work` beside it: tasks of an older one do not interfere.
     """
 
     command: ClassVar[str] = "preprocess"
-    fingerprint: str
-    """Identifies parent and recipe."""
+    fingerprint: str  # of parent and recipe
     parent: UserPath
     stages: tuple[PlannedStage, ...]
     calling: _Calling
     name: str | None
     dest: UserPath | None
     options: _Options
-    place: str = ""
-    """Folder in `FILE.work` of the tasks' output; unique to each plan."""
-    states: tuple[dict[str, Any], ...] = ()
-    """Revised state of each step; `{}` for most."""
-    recipe: tuple[dict[str, Any], ...] = ()
-    """Fitted steps, for display."""
+    place: str = ""  # folder of the tasks' output in `FILE.work`; unique to each plan
+    states: tuple[dict[str, Any], ...] = ()  # revised state of each step; `{}` for most
+    recipe: tuple[dict[str, Any], ...] = ()  # fitted steps, for display
 
     @property
     def job(self) -> Job:
@@ -121,13 +114,10 @@ class JobPlan(PlanFile):
         return WorkDir(self.folder / self.place, run.target.work.with_suffix(".finish"))
 
     def run(self, settings: Settings, progress: Progress) -> Run:
-        """Build the recipe again; a `UsageError` if a function or the parent has changed since.
-
-        A file that has changed is not imported, since that would run it.
-        """
+        """Build the recipe again; `UsageError` if a function or the parent has changed since."""
         hint = "plan again: `offline-data preprocess … --plan-only --plan FILE --force`"
         changed = [stage.text for stage in self.stages if _source_of(stage.text) != stage.source]
-        if not changed:
+        if not changed:  # a file that has changed is not imported, since that would run it
             run = Run.of(self.job, replace(settings, root=self.root), progress)
             pairs = zip(self.stages, _digests(run), strict=True)
             changed = [stage.text for stage, digest in pairs if digest != stage.sha256]

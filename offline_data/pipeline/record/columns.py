@@ -17,18 +17,16 @@ from offline_data.pipeline.record.log import LogLeaf
 from offline_data.store.layout import DTYPES
 
 _CAPACITY = 1024
-_SCALARS: dict[str, tuple[type, ...]] = {
+_SCALARS: dict[str, tuple[type, ...]] = {  # a dtype holds them exactly, numpy assigns them fast
     "int64": (int, np.int64),
     "float64": (float, np.float64),
     "float32": (np.float32,),
     "object": (str,),
 }
-"""Types that a dtype holds exactly, and that numpy assigns fast."""
 
 _FINAL = {"final_obs", "final_info"}
 
-Info: TypeAlias = Mapping[Key, Any]
-"""The info of one environment by path."""
+Info: TypeAlias = Mapping[Key, Any]  # of one environment, by path
 
 
 class GrowingLeaf:
@@ -124,8 +122,7 @@ class InfoLeaves:
 
     def __init__(self) -> None:
         self.leaves: tuple[LogLeaf, ...] | None = None
-        self.dropped: dict[str, str] = {}
-        """Reasons by path, of features that are not kept."""
+        self.dropped: dict[str, str] = {}  # reasons by path
         self.notes: dict[str, None] = {}
 
     def decide(self, rows: Sequence[Info]) -> None:
@@ -210,10 +207,7 @@ def flat_info(info: Mapping[Any, Any], path: Key = ()) -> dict[Key, Any]:
 
 
 def flat_vector_info(infos: Mapping[str, Any], path: Key = ()) -> dict[Key, Any]:
-    """Return the infos of a vector environment by path: values and who has them, None for all.
-
-    Infos of steps before a reset (`final_info`) are left out.
-    """
+    """Return infos of a vector by path: values, who has them (None: all); no `final_info`."""
     found: dict[Key, Any] = {}
     for name, value in infos.items():
         if (name[:1] == "_" and name[1:] in infos) or (not path and name in _FINAL):

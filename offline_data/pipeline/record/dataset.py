@@ -36,11 +36,9 @@ from offline_data.store.library import Entry, Stored, find, remove, revisions
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import open_reader
 
-ADAPTER = "recorder"
-"""Adapter name recorded in the manifest."""
+ADAPTER = "recorder"  # recorded in the manifest
 
-COLUMNS = ("id", "seed", "options", "interrupted")
-"""Columns of episodes that every recording has."""
+COLUMNS = ("id", "seed", "options", "interrupted")  # of episodes, in every recording
 
 NOTE_INTERRUPTED = (
     "Episodes that reset() or close() ended before the environment did are `interrupted`; their last "
@@ -175,10 +173,9 @@ def column_kinds(manifest: Manifest) -> dict[str, str]:
 
 
 def merge_kind(kinds: dict[str, str], name: str, value: Any) -> None:
-    """Note the dtype of a value of a column.
+    """Note the dtype of a value of a column; `UsageError` if it does not fit, or the name is taken.
 
-    Raises `UsageError` if it does not fit those before, or the name is taken; `FormatError` if it
-    cannot be a file name.
+    Raises `FormatError` if it cannot be a file name.
     """
     if name in {*COLUMNS, *EPISODE_COLUMNS}:
         raise UsageError(f"{name!r} is a column of every recording; choose another name")

@@ -37,16 +37,13 @@ from offline_data.base.json import check_depth
 from offline_data.episode.fields import REWARD, Key, check_key, join_key, split_key
 from offline_data.store.layout import DTYPES
 
-SYNC_SECONDS = 60.0
-"""Longest time for which a finished episode is not yet synced to the disk."""
+SYNC_SECONDS = 60.0  # until a finished episode is synced to the disk, at most
 
 _MAGIC = b"\x93odrec\r\n"
 _HEAD = struct.Struct("<IQ")
-_SMALL = 1 << 20
-"""Bytes up to which a record is joined in memory, to be written by one call."""
+_SMALL = 1 << 20  # bytes up to which a record is joined in memory, to be written by one call
 
-Head: TypeAlias = Mapping[str, Any]
-"""JSON object of a record; `kind` is `begin`, `schema`, `episode` or `change`."""
+Head: TypeAlias = Mapping[str, Any]  # `kind` is `begin`, `schema`, `episode` or `change`
 
 
 class _OptionalBegin(TypedDict, total=False):
@@ -114,11 +111,9 @@ class LogLeaf:
     """A feature of all episodes of a recording."""
 
     key: Key
-    dtype: str
-    """numpy's name; `object` for text."""
+    dtype: str  # numpy's name; `object` for text
     shape: tuple[int, ...]
-    table: Literal["steps", "observations"]
-    """`T` or `T + 1` rows for each episode."""
+    table: Literal["steps", "observations"]  # `T` or `T + 1` rows
 
     def rows(self, length: int) -> int:
         """Return the number of rows in an episode of `length` steps."""
@@ -133,8 +128,7 @@ class LogLeaf:
 class LogEpisode:
     """An episode of a log. Its arrays are views of the file."""
 
-    head: dict[str, Any]
-    """Its record, as changed by later ones."""
+    head: dict[str, Any]  # as changed by later records
     body: memoryview
     leaves: Sequence[LogLeaf]
 
@@ -165,20 +159,14 @@ class LogContent:
     """Content of a log."""
 
     id: str
-    base: str | None
-    """Revision of the dataset that it continues."""
-    replaces: str | None = None
-    """Revision of the dataset that it replaces."""
-    schema: dict[str, Any] = field(default_factory=dict)
-    """The last `schema` record: spaces, environment, features."""
-    episodes: dict[int, LogEpisode] = field(default_factory=dict)
-    """Episodes that were not discarded, by serial number."""
+    base: str | None  # revision of the dataset that it continues
+    replaces: str | None = None  # revision
+    schema: dict[str, Any] = field(default_factory=dict)  # spaces, environment, features
+    episodes: dict[int, LogEpisode] = field(default_factory=dict)  # not discarded, by serial
     notes: dict[str, None] = field(default_factory=dict)
     dropped: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Features that were not kept, with the reason."""
     next_serial: int = 0
-    lost: int = 0
-    """Bytes that belong to no valid record."""
+    lost: int = 0  # bytes that belong to no valid record
 
     @property
     def leaves(self) -> tuple[LogLeaf, ...]:
@@ -243,16 +231,12 @@ class RecordingLog:
 
 
 def begin_log(path: Path, head: Head) -> None:
-    """Write a log of one record, in place of another one; a kill leaves either.
-
-    Raises `NoSpaceError`, `AccessError`.
-    """
+    """Write a log of one record over another; a kill leaves either. Raises as `RecordingLog`."""
     with disk_errors(path):
         write_durably(path, b"".join(_record_of(head)))
 
 
 def _record_of(head: Head, columns: Sequence[NDArray[Any]] = ()) -> list[Any]:
-    """Return the bytes of a record, in parts."""
     parts: list[Any] = [json.dumps(head).encode() + b"\n"]
     parts += [np.ascontiguousarray(c).reshape(-1).view(np.uint8) for c in columns if c.size]
     size = sum(len(part) for part in parts)
@@ -268,8 +252,7 @@ def _record_of(head: Head, columns: Sequence[NDArray[Any]] = ()) -> list[Any]:
 def read_recording(path: Path) -> LogContent | None:
     """Read a log; None if there is none, or it has no episode and replaces nothing.
 
-    Raises `FormatError` if a record that is whole is not of the stated form, or an episode comes before
-    the record that describes it.
+    Raises `FormatError` for a record of another form, or an episode before what describes it.
     """
     where = f"{path} is damaged"
     hint = "delete it, or Recorder(…, force=True) does so"

@@ -67,19 +67,15 @@ _NO_INFO: dict[Key, Any] = {}
 class _Episode:
     """The episode of one environment that is under way, or was ended by the last step."""
 
-    first: int | None = None
-    """Row of its first observation while it is recorded."""
+    first: int | None = None  # row of its first observation while it is recorded
     seed: int = -1
     options: str | None = None
-    info: Info | None = None
-    """Info of `reset`, where the row has another one."""
+    info: Info | None = None  # of `reset`, if the row has another one
     marks: dict[str, Any] = field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False
-    serial: int | None = None
-    """Number in the log of the episode that the last step ended."""
-    discarded: bool = False
-    """Whether steps pass unrecorded."""
+    serial: int | None = None  # in the log, of the episode that the last step ended
+    discarded: bool = False  # steps pass unrecorded
 
 
 @pickled_by_name
@@ -121,8 +117,7 @@ class Recorder:
         record_infos: Whether to record infos.
         layout: `compact` or `ted`; None: that of the continued recording, else `compact`.
         root: Folder of all datasets; None: the user's.
-        progress: Whether to show a bar on closing after two seconds; or an object that receives
-            progress.
+        progress: Whether to show a bar on closing; or an object that receives progress.
 
     Raises:
         MissingDependencyError: gymnasium is not installed.
@@ -208,10 +203,8 @@ class Recorder:
             for what, space in spaces.items()
         )
         self._reward = GrowingLeaf(REWARD, DeclaredLeaf((), "float64"), batch)
-        self._row = 0
-        """Row of the last observation."""
-        self._info_rows: list[dict[Key, Any]] = []
-        """Infos, by row."""
+        self._row = 0  # of the last observation
+        self._info_rows: list[dict[Key, Any]] = []  # by row
         self._closed = False
         self._under_way = [_Episode() for _ in range(self._count)]
         self._held = ExitStack()
@@ -335,8 +328,7 @@ class Recorder:
         self._log = RecordingLog(path)
         held.callback(self._log.close)
         self._serial = 0 if found is None else found.next_serial
-        self._leaves: list[LogLeaf] = []
-        """Those of the schema, once it is written."""
+        self._leaves: list[LogLeaf] = []  # of the schema, once it is written
 
     def _refuse_second(self) -> NoReturn:
         raise UsageError(
@@ -461,17 +453,13 @@ class Recorder:
                 episode.first -= low
 
     def _info(self, row: int, number: int) -> Info:
-        """Return the info of an environment in a row."""
         raise NotImplementedError
 
     def _rows_of(self, leaf: GrowingLeaf, first: int, stop: int, number: int) -> NDArray[Any]:
-        """Return rows of an environment."""
         raise NotImplementedError
 
 
 class _EnvRecorder(Recorder):
-    """Recorder of one environment."""
-
     def __init__(self, env: Any, name: str, **options: Any) -> None:
         super().__init__(env, name, **options)
         inner, self._autoreset = env, False
@@ -631,5 +619,4 @@ def _last_of(infos: Mapping[str, Any], number: int) -> tuple[Any, Info]:
 
 @cache
 def _class_of(recorder: type[Recorder], wrapper: type) -> Any:
-    """Return the class of a recorder that is a wrapper of Gymnasium."""
     return type("Recorder", (recorder, wrapper), {"__module__": __name__})

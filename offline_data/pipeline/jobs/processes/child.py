@@ -44,6 +44,7 @@ from offline_data.pipeline.jobs.processes.protocol import (
     write,
 )
 
+# Imports in the child use the import path of this process.
 _PROGRAM = """\
 import sys
 sys.path[:] = sys.argv[1:]
@@ -53,25 +54,18 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 from offline_data.pipeline.jobs.processes.child import main
 main()
 """
-"""Imports in the child use the import path of this process."""
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Environment variables from which torch and numpy take their number of threads on import."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # of torch and numpy
 
-_PIPE = 1 << 20
-"""Capacity of the pipe from a child in bytes, if the system allows it."""
+_PIPE = 1 << 20  # capacity of the pipe from a child in bytes, if the system allows it
 
-_GRACE = 5.0
-"""Seconds for a process that has closed its pipe to end by itself."""
+_GRACE = 5.0  # seconds for a process that has closed its pipe to end by itself
 
-_POLL = 0.001
-"""Seconds between two checks whether a forked process has ended."""
+_POLL = 0.001  # seconds between two checks whether a forked process has ended
 
-MEMORY_SHARE = 0.75
-"""Share of this machine's memory that parsing may use, if the platform can limit it."""
+MEMORY_SHARE = 0.75  # of this machine's memory that parsing may use, if it can be limited
 
-_PLACE = 512
-"""Bytes of the last place that a process has reported."""
+_PLACE = 512  # bytes of the last place that a process has reported
 
 _is_child = False
 _place: mmap.mmap | None = None
@@ -107,7 +101,8 @@ class Child:
     `close`; it also ends with this process. Not thread-safe, except `kill`.
 
     An answer is sent while the next request is computed: if requests are queued, the function must
-    not change a value that it has returned. Its standard output goes to stderr.
+    not change a value that it has returned. Its standard output goes to stderr. Raises `UsageError`
+    if the function refers to something that exists in this process only.
 
     Args:
         function: Of one argument; also a lambda, or one of a script or notebook. Or the bytes of
@@ -115,9 +110,6 @@ class Child:
         threads: Threads of torch and numpy in the child, at most the number of cores; None: as the
             environment says.
         quiet: Whether to discard its output, including messages of crashing libraries.
-
-    Raises:
-        UsageError: The function refers to something that exists in this process only.
 
     Example:
         >>> with Child(lambda x: 2 * x) as child:
@@ -172,10 +164,7 @@ class Child:
         )
 
     def send(self, request: object) -> None:
-        """Queue a request without waiting for its answer.
-
-        If the process has ended, `receive` raises.
-        """
+        """Queue a request without waiting; if the process has ended, `receive` raises."""
         with suppress(BrokenPipeError):
             write(cast("IO[bytes]", self._running_process.stdin), pack(request))
 
@@ -370,14 +359,10 @@ def limit_memory() -> None:
 
 @contextmanager
 def limit_resources(memory: int, seconds: float) -> Iterator[None]:
-    """Limit a block in a child process; in any other process, the block runs without limits.
+    """Limit memory and processor time of a block in a child process; without effect in others.
 
-    An allocation beyond the limit fails. A process that uses more processor time is ended by
-    `SIGPROF`, since neither a regular expression nor a template can be interrupted.
-
-    Args:
-        memory: Bytes that may be allocated in addition to those allocated now.
-        seconds: Processor time of all threads.
+    An allocation of more than `memory` bytes beyond those of now fails. A process whose threads use
+    more `seconds` is ended by `SIGPROF`, as no regular expression or template can be interrupted.
     """
     if not is_child():
         yield

@@ -24,11 +24,9 @@ from offline_data.base.errors import OfflineDataError, UsageError
 
 P = TypeVar("P")
 
-Packed: TypeAlias = "list[Any]"
-"""A pickled value: the bytes of the pickle, then its out-of-band buffers (large arrays)."""
+Packed: TypeAlias = "list[Any]"  # a pickle, then its out-of-band buffers (large arrays)
 
-_POOL_LOCK = Lock()
-"""Held by a call in a pool, which may be one of threads; functions need not be thread-safe."""
+_POOL_LOCK = Lock()  # held by a call in a pool of threads: functions need not be thread-safe
 
 
 class RemoteError(OfflineDataError):
@@ -101,11 +99,8 @@ def dumps(value: object) -> bytes:
 
 @lru_cache(maxsize=1)
 def _pickler_class() -> type[pickle.Pickler]:
-    """Return cloudpickle's pickler, but keep the file name of code, for tracebacks.
-
-    cloudpickle 3.1.3 replaces it, so that a traceback has no source lines.
-    """
-    import cloudpickle
+    """Return cloudpickle's pickler, but keep the file names of code, for tracebacks."""
+    import cloudpickle  # 3.1.3 replaces the names: a traceback would have no source lines
 
     reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
 
@@ -130,10 +125,7 @@ def loads(data: bytes) -> Any:
 
 
 def pack_function(function: Callable[..., Any]) -> bytes:
-    """Pickle a function, by value where another process cannot import it.
-
-    Raises `UsageError` if it refers to something that only exists in this process.
-    """
+    """Pickle a function, by value if not importable; `UsageError` if bound to this process."""
     try:
         return dumps(function)
     except Exception as error:  # anything that pickling its objects may raise
@@ -154,9 +146,7 @@ def answer(function: bytes, request: Packed) -> Packed:
 
 
 def answer_in_pool(function: bytes, request: bytes) -> bytes:
-    """Do the same in a pool; argument and answer are results of `dumps`.
-
-    One call runs at a time, even in a pool of threads.
+    """Do the same in a pool, one call at a time even in threads; both arguments are of `dumps`.
 
     Example:
         >>> result_of(loads(answer_in_pool(dumps(abs), dumps(-3))))

@@ -58,11 +58,10 @@ def load_function(text: str) -> Callable[[Any], Any]:
 
 
 def source_digest(text: str) -> str:
-    """Return 64 hexadecimal digits of the files that `load_function` would run, without running them.
+    """Return 64 hexadecimal digits of the files that `load_function` would run; runs none of them.
 
-    They are the file, or the module and the packages above it; what these import themselves is not
-    covered. Comments and line breaks do not count. Raises `UsageError` if there is no such file, or
-    one that cannot be read.
+    They are the file, or the module and the packages above it, without comments and line breaks;
+    what these import is not covered. Raises `UsageError` for a file that is missing or unreadable.
     """
     place = text.rpartition(":")[0]
     files = [user_path(place, _FILE)] if place.endswith(".py") else _files_of(place)

@@ -31,20 +31,16 @@ from offline_data.store.layout import DTYPES
 if TYPE_CHECKING:
     from offline_data.pipeline.preprocess.functions.ted import Table
 
-Place: TypeAlias = Callable[[], str]
-"""Describes a row, block or episode, when a message needs it."""
+Place: TypeAlias = Callable[[], str]  # describes a row, block or episode for a message
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
-FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
-"""Schema of a function's result: dtype name and row shape of every feature."""
+FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"  # dtype name and row shape
 
 CPU = torch.device("cpu")
 
-_STRIP = 32
-"""Rows that are unbound at once: many small long-lived tensors keep the garbage collector busy."""
+_STRIP = 32  # rows unbound at once: many long-lived tensors keep the garbage collector busy
 
-_FRAMES = 30
-"""Last frames of a traceback that are shown; endless recursion has a thousand."""
+_FRAMES = 30  # last of a traceback, which are shown; endless recursion has a thousand
 
 _MASK = (1 << 64) - 1
 
@@ -77,8 +73,7 @@ def failure(error: BaseException, place: Place) -> StepError:
 class Call:
     """A user function, and the rows to call it on.
 
-    Raises:
-        StepError: From its methods: `fn` failed, or a result cannot be stored or differs in schema.
+    Its methods raise `StepError`: `fn` failed, or a result cannot be stored or differs in schema.
 
     Example:
         >>> table = {("x",): np.array([1.0, 2.0])}
@@ -93,8 +88,7 @@ class Call:
     """`[n]`; with `seed` they seed the random generators: for a row its own, else the first."""
     place: Callable[[int], str]
     seed: int
-    schema: FunctionSchema | None = None
-    """Schema of the results; None: that of the first one."""
+    schema: FunctionSchema | None = None  # of the results; None: the first one's
 
     def at(self, rows: NDArray[np.int64]) -> Call:
         """Return the call on copies of some rows."""
@@ -213,10 +207,7 @@ def seed_all(seed: int, number: int) -> None:
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Restore the global generators afterwards; meanwhile `os._exit` raises `SystemExit`.
-
-    Called for real, it would end the program without any message.
-    """
+    """Restore the global generators afterwards; meanwhile `os._exit` raises `SystemExit`."""
     before, leave, process = states(), os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
@@ -224,7 +215,7 @@ def own_randomness() -> Iterator[None]:
             leave(status)
         raise SystemExit(f"it calls os._exit({status})")
 
-    os._exit = refuse
+    os._exit = refuse  # the true one would end the program without any message
     try:
         yield
     finally:
@@ -251,10 +242,7 @@ def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bo
 
 
 def leaves_of(result: Any, place: Place) -> Leaves:
-    """Return the features of a TensorDict, a tensorclass or a mapping by key.
-
-    Raises `StepError` if it is something else, or contains anything but tensors and numbers.
-    """
+    """Return tensors and numbers of a TensorDict, tensorclass or mapping by key; `StepError`."""
     if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
         what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
         raise result_error(None, what, "a TensorDict", place)

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
     from offline_data.pipeline.preprocess.functions.ted import Made, Table
 
-_CALLED_TWICE = 4
-"""Rows for which a function is called a second time, to see whether its results are equal."""
+_CALLED_TWICE = 4  # rows for which the results of a second call are compared
 
 _IN_MANIFEST = {"explicit_next": "two_copies"}
 
@@ -56,8 +55,7 @@ class UserFunction(Step):
 
     name: ClassVar[str] = "fn"
     brings_torch: ClassVar[bool] = True
-    learns: ClassVar[tuple[str, ...]]
-    """Names of the learnt fields, in the order of the manifest."""
+    learns: ClassVar[tuple[str, ...]]  # fields, in the order of the manifest
 
     fn: Callable[[Any], Any] = field(repr=False)
     """Takes a TensorDict; returns a TensorDict (or a nested dict of tensors)."""
@@ -298,13 +296,11 @@ def _own(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> bool:
-    """Return True if a column of a result is the one the function was given, not written into.
-
-    Writes through numpy do not change the tensor's version, so the bytes are compared.
-    """
+    """Return True if a column of a result is the one the function was given, not written into."""
     where = values.__array_interface__, fresh.__array_interface__
     if where[0] != where[1]:
         return False
+    # Writes through numpy do not change the version of a tensor, so the bytes are compared.
     unit = "u8" if values.nbytes % 8 == 0 else "u1"
     return bool((values.reshape(-1).view(unit) == given.reshape(-1).view(unit)).all())
 

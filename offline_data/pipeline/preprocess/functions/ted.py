@@ -36,14 +36,11 @@ from offline_data.store.chunk import EpisodeChunk
 from offline_data.store.layout import EPISODE, ROOT_FLAGS
 
 if TYPE_CHECKING:
-    Table = dict[Key, NDArray[Any]]
-    """Columns `[n, …]` by key."""
+    Table = dict[Key, NDArray[Any]]  # `[n, …]` by key
 
-    Made = Mapping[Key, NDArray[Any] | None]
-    """Columns that a function returned; None: unchanged."""
+    Made = Mapping[Key, NDArray[Any] | None]  # columns that a function returned; None: unchanged
 
-On: TypeAlias = Literal["transitions", "observations"]
-"""Unit of a row: a transition in TED, or one observation."""
+On: TypeAlias = Literal["transitions", "observations"]  # unit of a row
 
 INDEX: Key = ("index",)
 
@@ -131,9 +128,8 @@ def rebuild(
 ) -> tuple[EpisodeChunk, list[Key]]:
     """Return the chunk of a function's results, and the required features that it did not return.
 
-    Raises:
-        NeedsExplicitNext: Features of which root and `next` must both be stored.
-        StepError: A result that cannot be stored, or a change that a function may not make.
+    Raises `NeedsExplicitNext` for features of which root and `next` must both be stored, and
+    `StepError` for a result that cannot be stored, or a change that a function may not make.
     """
     changed = {key: values for key, values in made.items() if values is not None}
     if on == "transitions":
@@ -215,10 +211,7 @@ def _merge_observations(
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each row whether its bytes are equal, `[n]`; dtypes and shapes must be.
-
-    As integers NaN equals NaN, and -0.0 differs from 0.0.
-    """
+    """Compare rows of one dtype and shape, `[n]`, by bytes: NaN equals NaN, -0.0 not 0.0."""
     same, size = np.ones(len(one), bool), one.dtype.itemsize
     if one.size:
         word = f"u{size}" if size in (1, 2, 4, 8) else "u8"

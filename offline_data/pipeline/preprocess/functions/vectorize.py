@@ -34,14 +34,11 @@ from offline_data.rows.gather.assemble import assemble, tree_of
 if TYPE_CHECKING:
     from offline_data.pipeline.preprocess.functions.ted import Made, Table
 
-BLOCK = 32 << 20
-"""Bytes of rows that are given to `torch.vmap` at once."""
+BLOCK = 32 << 20  # bytes of rows that are given to `torch.vmap` at once
 
-VALUES = 512
-"""Least number of values, over all features, that are compared in every block."""
+VALUES = 512  # of all features, compared in every block at least
 
-LEAST_ROWS = 32
-"""Least number of rows that are compared in every block."""
+LEAST_ROWS = 32  # compared in every block
 
 TOLERANCE: Mapping[str, float] = {"f2": 2.0**-8, "f4": 2.0**-16, "f8": 2.0**-40}
 """Largest difference relative to the size of values: 4, 128 and 4096 units in the last place.
@@ -139,14 +136,13 @@ def block_rows(table: Table) -> int:
 
 
 class _ForeachByCalls(TorchFunctionMode):
-    """Replaces `torch._foreach_…`, for which `vmap` has no rule, by single calls; records errors.
+    """Replaces `torch._foreach_…`, for which `vmap` has no rule, by single calls.
 
-    tensordict implements arithmetic and `clone` with these. Errors are recorded because a function
-    may catch them and continue.
+    Arithmetic and `clone` of tensordict use these. Errors are recorded because a function may catch
+    them and continue.
     """
 
-    refused = ""
-    """Reason of the first call that raised."""
+    refused = ""  # reason of the first call that raised
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         each, name = "_foreach_", getattr(func, "__name__", "")
@@ -171,13 +167,12 @@ def _nth(value: Any, i: int) -> Any:
     return value[i] if isinstance(value, (list, tuple)) else value
 
 
-_REASONS = (
+_REASONS = (  # words in torch's messages, and what they mean
     (("control flow", ".item()", "data-dependent"), "it looks at values to decide what to do"),
     (("dynamic", "equal size", "masked_select"), "the shape of a result depends on values"),
     (("randomness",), "it draws random numbers"),
     (("data pointer", "storage", "numpy"), "it leaves torch, for example for numpy"),
 )
-"""Words in torch's messages, and the reason that they stand for."""
 
 
 def _reason(error: BaseException) -> str:
@@ -190,7 +185,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _equal_but_for_rounding(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return True if rows of floats or complex numbers, `[m, …]`, are equal up to rounding."""
     if one.dtype.kind not in "fc":
         return False
     one, other = (values.reshape(len(values), -1) for values in (one, other))
