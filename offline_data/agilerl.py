@@ -86,9 +86,8 @@ class Transition(TensorClass):  # type: ignore[misc]
 
     Fields are outputs of an environment: arrays, dicts, tuples, numbers, bools. `action`, `reward`
     and `done` (no bootstrapping from `next_obs`) become float32, scalars of the last two `[1]`.
-    Observations that are dicts or tuples become TensorDicts; in observations float64 becomes
-    float32, and integers are unchanged (AgileRL casts the images of a dict to float32, and keeps
-    float64 arrays).
+    Dicts and tuples of observations become TensorDicts; float64 observations become float32, and
+    integers stay (AgileRL casts the images of a dict to float32, and keeps float64 arrays).
 
     The batch size is `[]` unless `batch_size=[…]` is given; then all fields start with it.
 
@@ -155,21 +154,18 @@ class ReplayDataset(IterableDataset[Any]):
 
     All `W` workers draw the same sequence, and worker `w` gathers batches `w`, `w + W`, …, so a
     `DataLoader` gives the same batches as the buffer alone, whatever `W`, and a sampler without
-    replacement gives every row exactly once per epoch. AgileRL's class of that name yields one
-    batch and stops.
+    replacement every row once per epoch. AgileRL's class of that name yields one batch and stops.
 
     ```python
     DataLoader(ReplayDataset(ds, 256), batch_size=None, collate_fn=Identity(), num_workers=2)
     ```
 
     Without workers and `seed`, the buffer's sampler is used as is. In workers, samplers with an
-    integer seed, such as `SamplerWithoutReplacement(seed=0)`, keep their orders; all others use
-    `seed`, or if it is None the loader's base seed of each iteration (`torch.manual_seed`,
-    `DataLoader(generator=…)`).
+    integer seed, such as `SamplerWithoutReplacement(seed=0)`, keep their orders; others use `seed`,
+    None: the loader's base seed of each iteration (`torch.manual_seed`, `DataLoader(generator=…)`).
 
     Workers have copies of the buffer; their draws do not affect this process. Every iteration is
-    the next epoch, even if workers are restarted for each; the first is that of `set_epoch`, else
-    the buffer's current one.
+    the next epoch, also in new workers; the first is that of `set_epoch`, else the buffer's.
 
     Args:
         buffer: A dataset, a view, or any other buffer; picklable if there are workers.
@@ -233,7 +229,6 @@ class ReplayDataset(IterableDataset[Any]):
         return self._first
 
     def _begin(self, seed: int | None, epoch: int) -> None:
-        """Move the sampler to the start of an epoch, the same in every worker."""
         sampler = self.buffer.sampler
         by_epoch = {"epoch", "position"} <= sampler.state_dict().keys()  # orders of one seed
         if seed is not None:

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-Batch = TypeVar("Batch", default=Any)
-"""Type of the batches of a buffer."""
+Batch = TypeVar("Batch", default=Any)  # type of the batches of a buffer
 
 INDEX = "index"
 
@@ -53,11 +52,9 @@ _LARGEST_BATCH = 1 << 24
 
 
 class Buffer(Saves, Generic[Batch]):
-    """Samples batches of the rows of an immutable storage.
+    """Samples batches of the rows of an immutable storage; `ReplayBuffer` also writes rows.
 
-    A batch is gathered, then derived features and the sampler's features are added, then
-    `collate_fn` and the transforms are applied. For the arguments see `ReplayBuffer`, which also
-    writes rows.
+    For the order of what happens to a batch, and the arguments, see there.
     """
 
     STATE: ClassVar = {
@@ -415,8 +412,7 @@ class Buffer(Saves, Generic[Batch]):
         the buffer no `generator`, of torch's global one (on the CPU), which `load_state_dict` then
         sets. For a dataset it has the id and no rows; rows of a growing storage are not copied.
 
-        Load it after everything else that draws random numbers, such as making a model, if the
-        sampler has no seed.
+        If the sampler has no seed, load it after all else that draws random numbers (a model).
         """
         with self._lock:
             return {"kinds": self._kinds(), **super().state_dict()}
@@ -434,7 +430,6 @@ class Buffer(Saves, Generic[Batch]):
         yield "batch_size", size.holds(state["batch_size"]), size.expected
 
     def _draw_of(self, draw: Any, state: Any) -> Draw:  # noqa: ARG002
-        """Return a draw in a state, whose rows the storage has after loading."""
         return draw_of(draw, len(self._storage))
 
     def _set_state(self, state: dict[str, Any]) -> None:
@@ -510,11 +505,9 @@ class Buffer(Saves, Generic[Batch]):
         return Draw(rows, info, self._sampler.ran_out)
 
     def _look_ahead(self, draw: Draw, size: int) -> None:
-        """Prefetch the rows of the likely next batch from disk while this batch is made.
-
-        The prediction is wrong if the sampler's generator is used elsewhere between two batches.
-        """
+        """Prefetch the rows of the likely next batch from disk while this batch is made."""
         if self._prefetched is not None:
+            # wrong if the sampler's generator is used elsewhere between two batches
             self._misses = 0 if torch.equal(self._prefetched, draw.rows) else self._misses + 1
         known = self._misses < LOOKAHEAD_MISSES
         self._prefetched = self._sampler.lookahead(self._storage, size) if known else None
@@ -535,7 +528,6 @@ class Buffer(Saves, Generic[Batch]):
         return batch
 
     def _cells(self, index: Any) -> Tensor:
-        """Return the row numbers at an index, int64 in its shape."""
         return rows_of(index, len(self))
 
     def _finish(self, draw: Draw, batch: Any) -> Any:

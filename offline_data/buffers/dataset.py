@@ -155,11 +155,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def to(self, device: torch.device | str | int) -> Self:
         """Move all following batches to a device, in place, as `torch.nn.Module.to`; returns self.
 
-        The buffer's views and loaders stay where they are. With `in_memory=True` the rows are copied
-        to the device when the next batch is read.
-
-        Raises:
-            UsageError: torch does not know the device, or this machine does not have it.
+        The buffer's views and loaders stay where they are. With `in_memory=True` rows are copied to
+        the device when the next batch is read. Raises `UsageError` without such a device.
         """
         storage: Any = self.storage
         moved = storage.to(device)
@@ -168,7 +165,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         return self
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
-        """Read that feature only, unless something is computed from the others."""
+        # Reads that feature only, unless something is computed from the others.
         storage = self.storage
         size = len(key)
         derived = [
@@ -220,8 +217,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def decode(self, key: KeyLike, codes: Any) -> Any:
         """Return the strings of text codes (an int, or ints of any shape), in lists of that shape.
 
-        Missing text is None. Raises `UsageError` if the feature is not text or a code is out of
-        range.
+        None for missing text. Raises `UsageError` for other features, and codes out of range.
         """
         return _decode_text(as_key(key), self._words, codes)
 
@@ -311,9 +307,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     ) -> dict[str, DatasetView]:
         """Split the episodes at random into views: `parts = ds.split(train=0.9, val=0.1, seed=0)`.
 
-        The split depends only on the seed, the number of episodes and the shares; it is the same on
-        every machine. Each view keeps the order of this buffer. The two documents of a preference
-        pair stay together.
+        The split depends only on the seed, the number of episodes and the shares, not the machine.
+        Each view keeps the order of this buffer; the documents of a preference pair stay together.
 
         Args:
             seed: Non-negative integer.
@@ -489,8 +484,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
           `"episodes"`; if the file has no `timeouts` it counts to `max_episode_steps` and loses the
           rows after the last end. Here every episode has an end.
 
-        `docs/recipes/arrays.md` has examples. Transforms, `derived` and `device` are ignored; text
-        is codes.
+        `docs/recipes/arrays.md` has examples. No transforms, `derived` or `device`; text is codes.
 
         Args:
             style: See above.
@@ -511,17 +505,15 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
         """Return TorchRL's own `TensorDictReplayBuffer` over the same files.
 
-        See `offline_data.buffers.bridges.torchrl.to_torchrl`; raises `MissingDependencyError` if
-        torchrl cannot be imported.
+        See `buffers.bridges.torchrl.to_torchrl`. Raises `MissingDependencyError` without torchrl.
         """
         return bridge("to_torchrl").to_torchrl(self, valid_only=valid_only, **options)
 
     def to_minari(self) -> Any:
         """Return a `minari.MinariDataset` of the dataset or view, which reads episodes when asked for them.
 
-        Nothing is copied; it is read-only. Transforms and derived features are ignored, and so is
-        what Minari has no place for, as `offline_data.export(…, to="minari", dry_run=True)` lists
-        it.
+        Nothing is copied; it is read-only. Transforms and derived features are ignored, and what
+        `offline_data.export(…, to="minari", dry_run=True)` lists, as Minari has no place for it.
 
         Raises:
             MissingDependencyError: Minari cannot be imported.
@@ -532,11 +524,10 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         return view_as_minari(self._episodes_to_export())
 
     def to_d3rlpy(self, *, observation_key: KeyLike | None = None) -> Any:
-        """Return a `d3rlpy.dataset.ReplayBuffer` with the episodes of the dataset or view in memory.
+        """Return a `d3rlpy.dataset.ReplayBuffer` of the episodes of the dataset or view, in memory.
 
-        Transforms and derived features are ignored. `observation_key` is the feature of
-        observations, required if there are several. d3rlpy has one end for an episode:
-            `terminated`, else it is a time-out.
+        Transforms and derived features are ignored. `observation_key`: the feature of observations,
+        if there are several. d3rlpy has one end for an episode: `terminated`, else a time-out.
 
         Raises:
             MissingDependencyError: d3rlpy cannot be imported.
@@ -548,12 +539,10 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         return load_in_d3rlpy(self._episodes_to_export(), key)
 
     def to_hf(self) -> Any:
-        """Return a `datasets.Dataset` of the rows, which are read when they are asked for.
+        """Return a `datasets.Dataset` of the rows, in order, which are read when they are used.
 
-        Columns are the features of a batch by name, `next.reward`, as numpy arrays. Transforms and
-        derived features are applied; text is codes. Rows are in the order of the dataset or view.
-
-        Raises `MissingDependencyError` if datasets cannot be imported.
+        Columns are the features of a batch by name, `next.reward`, as numpy arrays, transformed and
+        derived ones too; text is codes. Raises `MissingDependencyError` without `datasets`.
         """
         from offline_data.buffers.bridges.hugging_face import to_hf
 
@@ -569,8 +558,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def delete(self) -> None:
         """Delete the dataset directory only; batches already drawn stay valid.
 
-        Later reads of its files, and another `delete`, raise `NotFoundError`. Raises `AccessError`
-        if a file cannot be deleted.
+        Later reads and another `delete` raise `NotFoundError`, and a failure `AccessError`.
         """
         remove(entry_at(self.data_path))
         self._steps_storage.close()
@@ -603,8 +591,7 @@ class DatasetView(BaseDatasetExperienceReplay):
     Rows and episodes are numbered within the view: `view[batch["index"]]` are the rows of a batch,
     and `view.episodes["return"][batch["episode"]]` the returns of their episodes. The features
     `dataset_index` and `dataset_episode` have the dataset's numbers. Slices, n-step returns and
-    other functions of adjacent rows use the view's rows only; non-contiguous pieces of an episode
-    are separate runs.
+    the like use the view's rows only; non-contiguous pieces of an episode are separate runs.
 
     Nothing is copied: a view of whole episodes takes about 40 bytes per episode, any other at most
     8 bytes per row, and pickles as that plus the dataset's path. Other options are those of the

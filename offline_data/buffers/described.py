@@ -165,8 +165,7 @@ class Described:
         ```
 
         One pass over all data in bounded memory. The T rows of an episode count; the observation
-        after its last action does in minima and maxima alone. Whole episodes that a view cuts have
-        their whole return.
+        after its last action only in minima and maxima. Returns are those of whole episodes.
 
         Args:
             chunk: Also describe action chunks; these three are documented at `offline_data.stats`.

@@ -34,7 +34,7 @@ Download: TypeAlias = Literal["force"] | bool
 """Whether to download and convert missing datasets; `"force"`: also replace existing ones."""
 
 _SAMPLER = "write sampler=offline_data.{}".format
-_INSTEAD = {
+_INSTEAD = {  # advice for arguments that other functions, of this package or others, have
     "seed": _SAMPLER("RandomSampler(seed=0)"),
     "shuffle": _SAMPLER("SamplerWithoutReplacement(shuffle=…)"),
     "drop_last": _SAMPLER("SamplerWithoutReplacement(drop_last=…)"),
@@ -47,7 +47,6 @@ _INSTEAD = {
     "settings": "write root=",
     "offline": "set OFFLINE_DATA_OFFLINE=1, or write download=False",
 }
-"""Advice for arguments that other functions, of this package or others, have."""
 
 Factory: TypeAlias = "Callable[..., Any]"
 """Called as `factory(name, **options)` for the id `prefix:name`; returns a buffer."""
@@ -98,7 +97,6 @@ def _with_registered_prefixes(load: Loader) -> Loader:
 
 
 def _check_options(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `TypeError`, as for any function, with what to write in place of an unknown argument."""
     for name in options:
         if name not in known:
             instead = _INSTEAD.get(name) or did_you_mean(name, known, shown="{}=".format)
@@ -139,8 +137,7 @@ def load_dataset(
     Args:
         id: `source:name[@revision]`, a name that only one dataset has (`hopper-medium-v2`,
             `lerobot/pusht`; datasets on this disk come first), the path of a dataset directory, or
-            `prefix:name` with a prefix given to `register_dataset`, whose function receives all
-            other arguments.
+            `prefix:name` of `register_dataset`, whose function receives all other arguments.
         dataset_id: TorchRL's name for `id`.
         batch_size: Default number of rows in a batch.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
@@ -171,9 +168,8 @@ def load_dataset(
         decode_text: Whether to return text as strings (`NonTensorStack`); slow.
         decode: Whether to decode encoded images to pixels, in `torch.get_num_threads()` threads;
             False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None for padding).
-        progress: Whether to show a progress bar on stderr, in a terminal or notebook, if a download
-            or conversion takes more than two seconds; or an object that receives progress. Notes go
-            to the logger `offline_data`.
+        progress: Whether to show a bar on stderr, in a terminal or notebook, if a download or
+            conversion takes over two seconds; or its receiver. Notes: the logger `offline_data`.
 
     Returns:
         A buffer of transitions in TED; see `BaseDatasetExperienceReplay`.
@@ -231,8 +227,7 @@ def open_view(
     """Open a file written by `DatasetView.save` together with its dataset.
 
     The dataset is looked for next to the view, then at its path when the view was saved, then under
-    the root; nothing is downloaded. For `root` see `load_dataset`, for `options`
-    `BaseDatasetExperienceReplay`.
+    the root; nothing is downloaded. For `root` and `options` see `load_dataset`.
 
     Raises:
         NotFoundError: No such file, or its dataset is not on this disk.
@@ -270,8 +265,7 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
     """Make `load_dataset("prefix:name", **options)` call `dataset("name", **options)`.
 
     Since TorchRL 0.14, `torchrl.data.datasets.load_dataset("offline_data:" + id)` loads whatever
-    `load_dataset(id)` does: importing this package registers the prefix. To add a data source,
-    see `offline_data.sources`.
+    `load_dataset(id)` does, once this package is imported. `offline_data.sources` adds sources.
 
     Args:
         prefix: Non-empty, case-insensitive, without `:`.

@@ -129,7 +129,6 @@ class Prefetcher:
                 self._submit(instead, make)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep pending draws, but not threads or futures."""
         queue = deque((draw, None) for draw, _ in self._queue)
         return {**vars(self), "_queue": queue, "_leaving": set(), "_threads": None, "_process": -1}
 

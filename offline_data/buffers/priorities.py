@@ -28,10 +28,8 @@ class PrioritiesOfLeaves(Buffer[TensorDict]):
         """Set priorities from a batch `[B, …]` or `[]`; no effect if the sampler uses none.
 
         A row that is a trajectory `[T]` has one priority: the sampler's `reduction` over its steps,
-        excluding padding if the batch has a `mask`.
-
-        Raises:
-            UsageError: No `index` or `priority_key`, or an invalid priority.
+        without padding if the batch has a `mask`. Raises `UsageError` for an invalid priority, or
+        without `index` or `priority_key`.
         """
         if not self._has_priorities:
             return

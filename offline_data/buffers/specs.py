@@ -169,10 +169,7 @@ def specs_from(spaces: Spaces) -> Specs:
 
 
 def _spaces_of_data(reader: DatasetReader, keys: list[Key]) -> dict[Key, LeafSpace]:
-    """Return the smallest and largest value of each component of some features, in bounded memory.
-
-    NaN where one is in the data, which no bound contains.
-    """
+    """Return the least and largest value of each component, NaN if it has one; in blocks."""
     from offline_data.analysis.checks.block import BLOCK_ITEMS, blocks
 
     leaves = leaves_with_space(reader)

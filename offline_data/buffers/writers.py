@@ -25,7 +25,6 @@ def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
     """Return a method that raises an error."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        """Raise an error: see the class."""
         raise error(message, hint=hint)
 
     return refuse
@@ -40,8 +39,7 @@ def refused(action: str) -> Any:
 class Writer(Saves):
     """Base class: writes rows to a storage; one instance belongs to one buffer.
 
-    `write_count` is the number of rows written since the buffer was created or emptied, including
-    rows since overwritten.
+    `write_count` counts the rows written since it was created or emptied, overwritten ones too.
     """
 
     STATE: ClassVar = {"write_count": fields.COUNT}

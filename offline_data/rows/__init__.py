@@ -1,8 +1,7 @@
 """Numbers to rows to features: samplers, selections, storages, gathering and derived features.
 
 A batch is the features of some rows, gathered at once, with derived features computed; nothing here
-knows where a dataset comes from. Start with `storage` and `samplers.base`, then `gather`, which
-copies rows in C where it can.
+knows where a dataset comes from. Start with `storage` and `samplers.base`, then `gather`.
 
 Importing it raises `MissingDependencyError` where torch or tensordict is not installed.
 """

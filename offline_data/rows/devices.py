@@ -10,11 +10,7 @@ from offline_data.base.errors import UsageError
 
 
 def as_device(device: torch.device | str | int | None) -> torch.device:
-    """Return a device; None: the CPU.
-
-    Raises:
-        UsageError: torch does not know it, or this machine does not have it.
-    """
+    """Return a device, None: the CPU; raises `UsageError` if torch or this machine lacks it."""
     try:
         found = torch.device("cpu" if device is None else device)
         count = getattr(getattr(torch, found.type, None), "device_count", lambda: None)()

@@ -65,10 +65,9 @@ def check(
     rules: Iterable[Rule] = (),
     own: Any = None,
 ) -> Mapping[str, Any]:
-    """Return a state, of `where`, if its fields are right and then the rules hold; it may have others.
+    """Return a state, of `where`, if its fields are right and then the rules hold, or raise.
 
-    Raises:
-        IntegrityError: A field is missing, or not as expected.
+    It may have other fields. Raises `IntegrityError` for one that is missing or not as expected.
     """
     if not isinstance(state, Mapping):
         raise IntegrityError(f"The state of {where} is {_describe(state)}; expected a dict")

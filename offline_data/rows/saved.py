@@ -46,18 +46,16 @@ from offline_data.store.layout import EPISODES
 from offline_data.store.manifest import HistoryStep, Manifest
 from offline_data.store.reader import DatasetReader
 
-VIEW_VERSION = 1
-"""Version of the view format that this package writes, and the newest it reads."""
+VIEW_VERSION = 1  # version of the view format that this package writes, and the newest it reads
 
 VIEWS = ".views"
 SUFFIX = ".npz"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
-_DAMAGED = (
+_DAMAGED = (  # errors raised by numpy, zipfile and json for an invalid file
     *(struct.error, zipfile.BadZipFile, zlib.error, EOFError, ValueError, LookupError, TypeError),
     *(AttributeError, ArithmeticError, MemoryError, RuntimeError, SyntaxError),
 )
-"""Errors raised by numpy, zipfile and json for an invalid file."""
 _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 
@@ -202,8 +200,7 @@ def saved_rows(
 ) -> tuple[RowMap, HistoryStep]:
     """Return the rows of a view of this dataset, and the step of the history that made it.
 
-    Raises what `find_view` raises, and `UsageError` if the view is of transitions, but rows of the
-    storage are whole episodes.
+    Raises like `find_view`, and `UsageError` for a view of transitions where rows are episodes.
     """
     found, step = find_view(reader, name)
     whole = whole_of(storage)[0]
@@ -235,12 +232,9 @@ def find_view(
 ) -> tuple[SavedView | NDArray[Any], HistoryStep]:
     """Return a view of this dataset: saved, by name or path, else the episodes of its filter key.
 
-    A filter key of the source (robomimic's `mask/train`) is a boolean column of the episodes. The step
-    of the history that made the view is returned with it.
-
-    Raises:
-        NotFoundError, AccessError, NewerFormatError: See `read_view`.
-        IntegrityError: Damaged, or saved from another dataset.
+    A filter key of the source (robomimic's `mask/train`) is a boolean column of the episodes. The
+    step of the history that made the view is returned with it. Raises like `read_view`, and
+    `IntegrityError` for a view of another dataset.
     """
     manifest = reader.manifest
     masks = {

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-DATASET_INDEX: Key = ("dataset_index",)
-"""Feature of a view's batches: the `index` in the dataset."""
+DATASET_INDEX: Key = ("dataset_index",)  # feature of a view's batches: the `index` in the dataset
 DATASET_EPISODE: Key = ("dataset_episode",)
 """Feature of a view's batches: the `episode` in the dataset."""
 
-_NUMBERS_PER_PIECE = 4
-"""Memory per piece, in int64 numbers; a row of a `RowList` takes one."""
+_NUMBERS_PER_PIECE = 4  # memory per piece, in int64 numbers; a row of a `RowList` takes one
 
 
 @pickled_by_name
@@ -146,8 +144,7 @@ class RowList:
         return Pieces(self.rows[at], torch.diff(at, append=torch.tensor([len(self.rows)])))
 
 
-RowMap: TypeAlias = Pieces | RowList
-"""Rows of a view, in either representation; see `smallest`."""
+RowMap: TypeAlias = Pieces | RowList  # rows of a view, in either representation; see `smallest`
 
 
 def smallest(rows: RowMap, runs: EpisodeIndex) -> RowMap:
@@ -338,7 +335,6 @@ class SubsetStorage:
         }
 
     def _flags(self, key: Key) -> int:
-        """Return the number of transitions with a flag set."""
         reader, pieces, runs = self.steps.reader, self.transitions, self.steps.runs()
         at_ends = np.array(reader.episodes[key[1:]], dtype=bool)
         if int(at_ends.sum()) != reader.manifest.counts.get(key[1]):  # some are set within episodes

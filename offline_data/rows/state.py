@@ -32,19 +32,16 @@ from offline_data.store.writer import HashedFile
 
 FORMAT = "offline-data state"
 VERSION = 3
-_NO_DIGESTS = 1
-"""The last version without digests."""
+_NO_DIGESTS = 1  # the last version without digests
 
 _TREE, _BYTES = "state.json", "state.bin"
 _MAX_TREE = 1 << 30
 _ALIGN = 64
 _ZEROS = "0" * 64
-_SEAL = slice(-66, -2)
-"""Key of the digest of `state.json` in itself."""
+_SEAL = slice(-66, -2)  # key of the digest of `state.json` in itself
 _HINT = "resume from an earlier state"
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-_COPIED = 1 << 20
-"""Bytes up to which a tensor is copied from the file, not mapped."""
+_COPIED = 1 << 20  # bytes up to which a tensor is copied from the file, not mapped
 
 _CONTENT = {
     "format": StateField(repr(FORMAT), lambda name: name == FORMAT),
@@ -213,8 +210,7 @@ def save_tree(tree: Any, folder: Path) -> None:
 def load_tree(folder: Path) -> Any:
     """Read a tree written by `save_tree`; large tensors are copy-on-write maps of the file.
 
-    All bytes are compared with the digests first. A state of an earlier version, which has none, is
-    read with a warning.
+    All bytes are compared with the digests; an earlier state without them is read with a warning.
 
     Raises:
         NotFoundError: No state in the folder.
@@ -275,10 +271,7 @@ def _seal_text(content: dict[str, Any]) -> bytes:
 
 
 def _read_seal(content: Mapping[str, Any], data: bytes) -> tuple[int, str] | None:
-    """Return the size and digest of the bytes; None: of a version that wrote none.
-
-    Raises `IntegrityError` unless the text has its own digest.
-    """
+    """Return size and digest of the bytes, None: of an earlier version; checks the text's own."""
     if content["version"] == _NO_DIGESTS:
         return None
     text = data[: _SEAL.start] + _ZEROS.encode() + data[_SEAL.stop :]
@@ -290,7 +283,6 @@ def _read_seal(content: Mapping[str, Any], data: bytes) -> tuple[int, str] | Non
 
 
 def _bytes_of(path: Path, stated: tuple[int, str] | None) -> Tensor:
-    """Map the tensors' bytes, compared with their stated size and digest."""
     read_head(path, 0)  # raises unless it is a plain file
     size = path.stat().st_size
     words = map_file(path, size // _ALIGN, _ALIGN).words.view(torch.uint8).reshape(-1)

@@ -101,7 +101,6 @@ class DatasetStorage:
         self._rows: dict[bool, ValidRows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omit the maps, which the other process opens itself, and all computed from features."""
         state = {**vars(self), "_leaves_of": None, "_readahead": None}
         return {name: value for name, value in state.items() if name not in {"_plan", "_tree"}}
 

@@ -30,8 +30,7 @@ class Link(NamedTuple):
     """One transform of a chain: called on batches; its `inv`, if any, on written rows."""
 
     transform: Transform
-    invert: bool
-    """Whether the directions are swapped."""
+    invert: bool  # whether the directions are swapped
 
 
 @pickled_by_name
@@ -107,8 +106,7 @@ def _steps(links: Sequence[Link], *, invert: bool) -> tuple[Transform, ...]:
     return tuple(step for step in ways if step is not None)
 
 
-LABELS = ("index", "priority_weight")
-"""Features of a batch's row numbers and importance weights."""
+LABELS = ("index", "priority_weight")  # features of a batch's row numbers and importance weights
 
 
 def apply_transforms(
@@ -153,7 +151,6 @@ def apply_transforms(
 
 
 def _is_permuted(found: Any, index: Any) -> bool:
-    """Return True if `found` is a permutation of `index` other than itself."""
     if not isinstance(found, torch.Tensor) or not isinstance(index, torch.Tensor):
         return False
     if found.shape != index.shape or found.dtype != index.dtype or found.device != index.device:

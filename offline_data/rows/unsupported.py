@@ -39,12 +39,9 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse(owner: str, given: Mapping[str, Any], known: str) -> None:
-    """Raise `UsageError` for unsupported arguments.
+    """Raise `UsageError`, for a class `owner`, if unsupported arguments were given.
 
-    Args:
-        owner: Name of the class that received them, for the message.
-        given: Arguments by name.
-        known: Names in TorchRL's signature, separated by spaces.
+    `known` are the names in TorchRL's signature, separated by spaces.
     """
     for name, value in given.items():
         if name not in known.split():

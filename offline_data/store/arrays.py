@@ -49,13 +49,10 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         style: See `BaseDatasetExperienceReplay.to_numpy`.
         key: Feature that is the observation.
         rows: `[n]` step rows.
-        last: Which of these are the last of an episode, ascending; used by `"episodes"` and
-            `"qlearning"`.
-        view: Maps a feature of a table, or returns None to have a copy; None: all arrays are
-            copies.
+        last: Which of these end an episode, ascending; used by `"episodes"` and `"qlearning"`.
+        view: Maps a feature of a table, or returns None to have a copy; None: only copies.
 
-    Raises:
-        UsageError: `"episodes"` of a dataset with end flags inside of episodes.
+    Raises `UsageError` for `"episodes"` of a dataset with end flags inside of episodes.
     """
 
     def __init__(
@@ -139,10 +136,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return np.where(last, np.asarray(marked, bool)[episodes], flags)
 
     def _of_d4rl(self, name: str) -> NDArray[Any]:
-        """Do to all rows what D4RL's `qlearning_dataset` does.
-
-        https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
-        """
+        # https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py, qlearning_dataset
         if name == "next_observations":
             before = self._plain("observations")
             return before[self._kept + 1].astype(np.float32, copy=False)
@@ -150,7 +144,6 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return found if name == "terminals" else found.astype(np.float32, copy=False)
 
     def _place(self, name: str) -> tuple[str, Key, NDArray[np.int64]]:
-        """Return the table, the feature and the rows of it that an array is read from."""
         observed = {"observations": self._key, "next_observations": self._key}
         keys = {**_FLAT, **self._others, "actions": ("action",), **observed}
         key, after, reader = keys[name], name == "next_observations", self._reader
@@ -173,7 +166,6 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return np.array(leaf[rows if run is None else run], order="C")
 
     def _view_rows(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Return rows of a feature as a view of its file, if that is asked for and they can be."""
         spec, run = self._reader.manifest.tables[table][key], run_of(rows)
         if self._view is None or run is None or spec.encoding or not spec.nbytes:
             return None
@@ -188,7 +180,6 @@ def run_of(rows: NDArray[np.int64]) -> slice | None:
 
 
 def _columns(reader: DatasetReader) -> dict[str, str]:
-    """Return the dtypes of the columns of the flat file that a dataset was made of, as recorded."""
     found = reader.manifest.about.get(COLUMNS)
     columns = found.items() if isinstance(found, Mapping) else ()
     return {str(k): dtype for k, dtype in columns if isinstance(dtype, str) and dtype in DTYPES}
@@ -208,7 +199,6 @@ def _others(reader: DatasetReader, observation: Key) -> dict[str, Key]:
 
 
 def _names_of_file(reader: DatasetReader, others: Mapping[str, Key]) -> tuple[str, ...]:
-    """Return the names of all arrays, sorted as h5py lists them."""
     names = {"observations", "actions", "rewards", "terminals", *others}
     if reader.final.all():
         names.add("next_observations")
@@ -223,8 +213,7 @@ def whole_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Return all rows of a dataset: features with a file of their own as private maps, else copies.
 
-    Raises `UsageError` for an unknown name, what `DatasetArrays` refuses, and copies that take more
-    than the free memory.
+    Raises `UsageError` like `DatasetArrays`, for unknown names, and copies above the free memory.
     """
     last = reader.last_rows
     rows = np.arange(reader.transitions)

@@ -48,8 +48,7 @@ class Audit:
     mode: AuditMode = DEFAULT_AUDIT
     part: float = 1.0
     """Share of the dataset that the batches are: it has this share of what `auto` compares whole."""
-    seen: int = 0
-    """Bytes of the batches so far."""
+    seen: int = 0  # bytes of the batches so far
     rows: int = 0
     episodes: int = 0
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
@@ -59,9 +58,8 @@ class Audit:
     ) -> None:
         """Compare some rows of `batch` with `reader`, in which it begins at this row and episode.
 
-        Encoded images are compared by their bytes, frames of videos by file and number, and a
-        fraction of them is decoded.
-        Raises `AuditError`, and `FormatError` for an image that cannot be decoded.
+        Encoded images are compared by their bytes, frames of videos by file and number; some are
+        decoded. Raises `AuditError`, and `FormatError` for an image that cannot be decoded.
         """
         if self.mode == "none":
             return
@@ -123,10 +121,8 @@ def _ends_and_some(
 def _is_stored(
     batch: EpisodeBatch, reader: DatasetReader, first_row: int, first_episode: int
 ) -> bool:
-    """Return True if the mapped files have the bits of every value, in order; False if unknown.
-
-    Gathering rows and computing what they should be takes six times as long.
-    """
+    """Return True if the mapped files have the bits of every value, in order; False if unknown."""
+    # gathering rows and computing what they should be takes six times as long
     if TED in reader.manifest.tables:
         return False
     episodes = (batch.episode_of + first_episode).astype(reader.step_leaves[EPISODE].dtype)

@@ -24,8 +24,7 @@ Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"
 
 KINDS: tuple[Kind, ...] = ("dataset", "download", "partial", "staging", "damaged")
 
-PARTIAL_DAYS = 7
-"""Age in days from which partial files are pruned by default."""
+PARTIAL_DAYS = 7  # age in days from which partial files are pruned by default
 
 IN_USE = "a process is working on it"
 
@@ -97,7 +96,6 @@ def _files_of(item: CacheItem) -> list[Path]:
 
 
 def _states(paths: Iterable[Path]) -> Iterator[tuple[tuple[int, int], os.stat_result]]:
-    """Yield identity and status of files, and of all files below folders; follows no links."""
     waiting = list(paths)
     while waiting:
         path = waiting.pop()

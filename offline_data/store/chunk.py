@@ -85,8 +85,7 @@ class EpisodeChunk:
     ) -> EpisodeChunk:
         """Return the same episodes with all step or observation columns replaced.
 
-        Vocabularies of features that are gone or no longer int32 are dropped. Raises what
-        `EpisodeBatch` raises.
+        Drops vocabularies of features that are gone or not int32. Raises like `EpisodeBatch`.
         """
         old = self.batch
         batch = replace(
@@ -150,10 +149,7 @@ def select_episodes(
 def read_chunk(
     reader: DatasetReader, chosen: EpisodeSelection, *, cut: bool = True
 ) -> EpisodeChunk:
-    """Read episodes, or pieces of them; with `cut`, pieces that end early are truncated.
-
-    Which rows are views of the files: see `DatasetReader.read_pieces`.
-    """
+    """Read episodes or pieces, with `cut` truncated if they end early; views as `read_pieces`."""
     batch = reader.read_pieces(chosen.episodes, chosen.steps, chosen.lengths)
     early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
     if cut and early.any():

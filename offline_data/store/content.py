@@ -50,8 +50,7 @@ Leaf: TypeAlias = "tuple[str, Key]"
 """Table (`steps`, `observations` or `episodes`, in either layout) and TED key of a feature."""
 
 _VERSION = b"offline-data content 1\n"
-_BLOCK = 16 << 20
-"""Bytes of one feature that are in memory at once."""
+_BLOCK = 16 << 20  # bytes of one feature that are in memory at once
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 16
 """Size of the groups of whole episodes that are hashed together, feature by feature."""
 _DERIVED = {*EPISODE_COLUMNS, TIMEOUT[0]}

@@ -51,10 +51,9 @@ def rename_dataset(
 def copy_dataset(
     entry: Entry, name: str, settings: Settings, progress: Progress = SILENT, *, force: bool = False
 ) -> Entry:
-    """Copy a dataset to `local:NAME`; every file is compared with its digest.
+    """Copy a dataset to `local:NAME`, which names it as its parent; digests are compared.
 
-    The new manifest names the old dataset as its parent. Arguments and errors are those of
-    `rename_dataset`.
+    Arguments and errors are those of `rename_dataset`.
     """
     return _publish_as(entry, name, settings, progress, force=force, move=False)
 

@@ -164,7 +164,6 @@ class EncodedColumn:
                 yield data[begins[first] : ends[stop - 1]]
 
     def _stored(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the bytes of a file, and where those of each row begin and end."""
         return self._data, *self.bounds()
 
     def same_rows(self, other: EncodedColumn) -> NDArray[np.bool_]:

@@ -1,7 +1,6 @@
 """Steps from the sources to a dataset, from its manifest.
 
-A dataset that was made from others records their steps, so that its history can be read where they
-are no longer on this disk.
+A dataset made from others records their steps, so that its history can be read without them.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from offline_data.base.ids import parse_id
 from offline_data.store.library import find
 from offline_data.store.manifest import HistoryStep, Manifest
 
-UNKNOWN = "unknown"
-"""Action of a step of which only the dataset is known."""
+UNKNOWN = "unknown"  # action of a step of which only the dataset is known
 
 _NOT_OPTIONS = frozenset({"recipe", "fingerprint", "next_too"})
 """Options of a converter that are not options of a step of the history."""

@@ -12,9 +12,8 @@ number of a video        0 0 1      0 1    → 1 2         0 …  → 3 …
 row of an episode        0 3        0 2    → 4 6         0 …  → 7 …
 ```
 
-With `consume`, the row files of a dataset directory are deleted once its rows are synced, so that
-joining takes hardly any additional space; the rest of it (manifest, episodes, vocabularies) is enough
-to resume after a kill.
+With `consume`, the row files of a dataset directory are deleted once its rows are synced, to save
+space; the rest of it (manifest, episodes, vocabularies) is enough to resume after a kill.
 """
 
 from __future__ import annotations
@@ -66,11 +65,9 @@ from offline_data.store.writer import (
     join_episodes,
 )
 
-_CHUNK = 8 << 20
-"""Bytes of whole rows that are read, rewritten and written at once."""
+_CHUNK = 8 << 20  # bytes of whole rows that are read, rewritten and written at once
 
-_DURABLE = 64 << 20
-"""Bytes that are joined before they are synced and their parts consumed."""
+_DURABLE = 64 << 20  # bytes that are joined before they are synced and their parts consumed
 
 
 class DamagedPartError(IntegrityError):
@@ -86,10 +83,8 @@ class RowsPart:
     """Rows in files of their own, as in a dataset directory, to be joined with those of others."""
 
     folder: Path
-    name: str
-    """For messages."""
-    tables: Mapping[str, TableSpec]
-    """Tables of rows, the same in all parts but for their number."""
+    name: str  # for messages
+    tables: Mapping[str, TableSpec]  # tables of rows, the same in all parts but for their number
     episodes: int
     files: Mapping[str, Mapping[str, Any]]
     """Size of each file of rows, and its sha256 if it is to be compared; both of files of videos."""
@@ -415,8 +410,7 @@ class _Change:
     """Rewriting of one feature in the rows of a part."""
 
     leaf: LeafSpec
-    add: int = 0
-    """Number to add to each value."""
+    add: int = 0  # number to add to each value
     codes: NDArray[np.int32] | None = None
     """New code, or number of a video, of each old one, with -1 at the end."""
 

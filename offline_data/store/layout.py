@@ -26,8 +26,7 @@ SUFFIX = ".memmap"
 BYTES = ".bytes"
 OFFSETS = ".offsets"
 FRAMES = ".frames"
-VIDEO = "video"
-"""Encoding of a feature of frames of mp4 files."""
+VIDEO = "video"  # encoding of a feature of frames of mp4 files
 
 STEPS = "steps"
 OBSERVATIONS = "observations"
@@ -76,8 +75,7 @@ DTYPES = {
 }  # fmt: skip
 """Dtypes that a feature can have, as numpy and torch name them, with their bytes."""
 
-MAX_KEY_PARTS = 64
-"""Parts of a nested key, each of which is a level of a batch's TensorDict."""
+MAX_KEY_PARTS = 64  # parts of a nested key, each of which is a level of a batch's TensorDict
 
 
 _is_part = re.compile(r"(?!\.{1,2}\Z)[^/\\\0\n]+").fullmatch
@@ -100,11 +98,9 @@ FileKey: TypeAlias = Annotated[tuple[str, ...], Check("a list of names", _is_key
 Inside: TypeAlias = Annotated[str, Check("a path inside the directory", _is_inside)]
 Dtype: TypeAlias = Annotated[str, Check(f"one of {', '.join(DTYPES)}", DTYPES.__contains__)]
 
-TEXT_DTYPE = "int32"
-"""Dtype of the codes of a text feature; -1 stands for a missing value."""
+TEXT_DTYPE = "int32"  # dtype of the codes of a text feature; -1 stands for a missing value
 
-EPISODE = ("episode",)
-"""Step feature: number of the episode that the row belongs to, int64."""
+EPISODE = ("episode",)  # step feature: number of the episode that the row belongs to, int64
 
 ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 """Root flags of TED, False in every row; only `ted` stores them."""

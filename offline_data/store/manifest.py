@@ -66,8 +66,7 @@ MAX_DIMENSIONS = 31
 NEXT_TOO = "next_too"
 """Option of datasets whose steps change `next` features with their root features, also where both
 are stored apart. Earlier versions did not, and do not record it."""
-_LENGTH = 2**31
-"""Bound of each dimension of a row."""
+_LENGTH = 2**31  # bound of each dimension of a row
 
 _FLAG = ("bool", (1,))
 _OUTCOMES = {TERMINATED: _FLAG, TRUNCATED: _FLAG, EPISODE: ("int64", ())}
@@ -339,7 +338,6 @@ def parse_manifest(data: bytes, place: str, hint: str) -> Manifest:
 
 
 def _how_to_replace(folder: Path) -> str:
-    """Return the hint for a damaged manifest; the folders of a root say what the dataset is."""
     if "local" in folder.absolute().parts[-3:-2]:
         name = shlex.quote(folder.absolute().parts[-2])
         return f"make the dataset again: `offline-data convert PATH {name} --force`"
@@ -450,7 +448,6 @@ def _check_table(table: str, spec: TableSpec, sizes: Mapping[str, int]) -> dict[
 
 
 def _check_leaf(leaf: LeafSpec, where: str) -> None:
-    """Check that a row of a feature lies in a row of its file, aligned."""
     shape, size = list(leaf.shape), DTYPES[leaf.dtype]
     if leaf.text and leaf.dtype != TEXT_DTYPE:
         raise ValueError(f"{where} is text of dtype {leaf.dtype}, expected {TEXT_DTYPE}")
@@ -469,7 +466,6 @@ def _check_leaf(leaf: LeafSpec, where: str) -> None:
 def _check_encoded(
     leaf: LeafSpec, file: str, rows: int, sizes: Mapping[str, int], where: str
 ) -> None:
-    """Check a feature of encoded images; its offsets or frames are checked when they are read."""
     known = fits_encoding(str(leaf.encoding), leaf.dtype, leaf.shape)
     if not known or file.split("/")[0] not in {STEPS, OBSERVATIONS}:
         images = f"{shown(leaf.encoding)} images of {leaf.dtype} {shown(list(leaf.shape))}"
@@ -487,7 +483,6 @@ def _check_encoded(
 
 
 def _check_videos(leaf: LeafSpec, rows: int, sizes: Mapping[str, int]) -> None:
-    """Check that a feature's videos are numbered from 0, and that their times have whole rows."""
     if _size_of(leaf.file, f"{rows} frames", sizes) != FRAME_BYTES * rows:
         raise ValueError(f"{shown(leaf.file)} is not the frames of {rows} rows")
     folder = video_name(leaf, 0).rpartition("/")[0]
@@ -503,7 +498,6 @@ def _check_videos(leaf: LeafSpec, rows: int, sizes: Mapping[str, int]) -> None:
 def _check_file(
     file: str, extents: list[tuple[int, int, int]], rows: int, sizes: Mapping[str, int]
 ) -> None:
-    """Check that the features of a file do not overlap, and that their rows make up all of it."""
     stride, done = extents[0][2], 0
     for begin, end, own in sorted(extents):
         if own != stride or (begin < done and end > begin):

@@ -17,8 +17,7 @@ _LONGEST = 40
 def feature_names(reader: DatasetReader) -> dict[str, tuple[str, ...]]:
     """Return the names of the components of features by TED key; features without names are absent.
 
-    They are LeRobot's `names` in `meta/info.json`: a list, lists of several motors, or numbers by
-    name.
+    They are LeRobot's `names` in `meta/info.json`: a list, lists of motors, or numbers by name.
     """
     shapes = {join_key(key): leaf.shape for key, leaf in reader.leaves.items()}
     return names_in(reader.manifest.about, shapes)

@@ -22,8 +22,7 @@ from offline_data.store.manifest import check_digest, dump_manifest, parse_manif
 
 REPLACED = "-replaced"
 
-SHARDS = ".shards"
-"""Ending of a folder with the finished shards of a dataset."""
+SHARDS = ".shards"  # ending of a folder with the finished shards of a dataset
 
 
 def lock_name(folder: str) -> str:
@@ -59,8 +58,7 @@ def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[Non
 def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Path]:
     """Make a staging folder for a dataset whose lock the caller holds; remove it afterwards.
 
-    First, remains of a killed process for the same dataset are deleted, and a dataset that it had
-    moved aside is restored.
+    First, a killed process's remains are deleted, and a dataset that it moved aside is restored.
     """
     name = lock_name(folder)
     with disk_errors(staging):

@@ -44,8 +44,7 @@ class QuantileSketch:
     def __init__(self, features: int, size: int | None = None) -> None:
         self.size = size or int(np.clip(_MEMORY // max(features, 1), _LEAST, _MOST))
         self.rows = 0
-        self.count = np.zeros(features, np.int64)
-        """Finite values of each feature."""
+        self.count = np.zeros(features, np.int64)  # finite values of each feature
         self.low: NDArray[Any] = np.full(features, np.nan)
         """Least finite value of each feature, exact, NaN if there is none; like `high`."""
         self.high: NDArray[Any] = self.low
@@ -59,10 +58,7 @@ class QuantileSketch:
 
     @property
     def rank_error(self) -> float:
-        """Bound of the distance of a quantile's rank from the requested one, as a share of the rows.
-
-        0 while all values are kept.
-        """
+        """Bound of the error of a quantile's rank, as a share of the rows; 0 while all are kept."""
         return max(self._up, self._down) / max(self.rows, 1)
 
     def add(self, values: NDArray[Any]) -> None:
@@ -94,8 +90,7 @@ class QuantileSketch:
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
         """Return quantiles `[features, len(levels)]`, NaN for features without finite values.
 
-        Between two values in order they are interpolated as by `numpy.quantile`. Levels 0 and 1 are
-        the exact minimum and maximum.
+        They are interpolated as by `numpy.quantile`; 0 and 1 are the exact minimum and maximum.
         """
         out = np.full((len(self.count), len(levels)), np.nan)
         if not self.rows:

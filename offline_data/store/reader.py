@@ -73,7 +73,6 @@ class DatasetReader:
         self._videos: dict[str, list[StoredVideo]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the memory maps, which the other process opens itself."""
         return {"path": self.path, "manifest": self.manifest, "_mapped": {}, "_videos": {}}
 
     @property
@@ -280,7 +279,6 @@ class DatasetReader:
         together = len(episodes) > 0 and bool(follows.all())
 
         def index(first: NDArray[np.int64], counts: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-            """Return `counts[0]` rows from `first[0]` on, then those of the next …."""
             if together:
                 return slice(int(first[0]), int(first[0] + counts.sum()))
             before = np.cumsum(counts) - counts
@@ -344,7 +342,6 @@ class DatasetReader:
 
 
 def _view(leaf: LeafSpec, rows: int, open_file: Callable[[], Any]) -> NDArray[np.generic]:
-    """Return a feature as a strided view of its file, which `open_file` maps if there are rows."""
     shape, dtype = (rows, *leaf.shape), np.dtype(leaf.dtype)
     if leaf.stride * rows == 0:
         return np.zeros(shape, dtype)

@@ -15,8 +15,7 @@ from offline_data.store.statistics import Moments, item_moments
 FIGURES = {"std": ("mean", "std"), "quantile": ("q01", "q99")}
 """Names of the two statistics of each kind."""
 
-EPS = {"std": 1e-3, "quantile": 1e-6}
-"""Usual `eps` of each kind, as `normalize` says."""
+EPS = {"std": 1e-3, "quantile": 1e-6}  # usual `eps` of each kind, as `normalize` says
 
 Measure: TypeAlias = "Moments | QuantileSketch"
 
@@ -56,8 +55,7 @@ class Scaler:
     first: NDArray[np.float64]
     second: NDArray[np.float64]
     kind: str = "std"
-    count: Any = None
-    """Number of finite values of each element; None: not known."""
+    count: Any = None  # number of finite values of each element; None: not known
 
     @classmethod
     def of(cls, seen: Measure, shape: tuple[int, ...]) -> Scaler:

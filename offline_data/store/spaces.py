@@ -19,8 +19,7 @@ from offline_data.store.layout import LeafSpec
 if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
-_MOST_LISTED = 8
-"""Features whose bounds are written one by one."""
+_MOST_LISTED = 8  # features whose bounds are written one by one
 
 _DECLARED = ("observation", "action")
 _ROOTS = {*_DECLARED, *ACTION_ROOTS}
@@ -77,8 +76,7 @@ def observed_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
 def declared_spaces(reader: DatasetReader) -> dict[Key, LeafSpace]:
     """Return the spaces of features of observations and actions that the source declares.
 
-    Those of another shape are left out, see `mismatched_spaces`; text has none. Raises
-    `FormatError`.
+    Not those of text, or of another shape (`mismatched_spaces`). Raises `FormatError`.
     """
     found = {}
     for root in _DECLARED:
@@ -102,7 +100,6 @@ def mismatched_spaces(reader: DatasetReader, root: str) -> dict[Key, str]:
 
 
 def _declared_below(reader: DatasetReader, root: str) -> list[tuple[Key, LeafSpace, LeafSpec]]:
-    """Return keys, declared spaces and features of numbers; raises `FormatError`."""
     leaves = leaves_with_space(reader)
     try:
         declared = spaces_below(reader.manifest.spaces.get(root), (root,))

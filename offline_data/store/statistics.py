@@ -15,8 +15,7 @@ Number: TypeAlias = "int | float"
 BLOCK_ITEMS = 1 << 16
 """Numbers that `item_moments` measures at once: their float64 copy fits the cache."""
 
-_ITEMS = 1 << 24
-"""Numbers that `moments_of` measures at once."""
+_ITEMS = 1 << 24  # numbers that `moments_of` measures at once
 _LEAST_ROWS = 16
 _NARROW = 64
 
@@ -116,8 +115,7 @@ def moments_of(values: NDArray[np.generic]) -> Moments:
 def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> Moments:
     """Measure each item of the rows of a feature, block by block, without extremes.
 
-    `values` are real numbers `[n, *shape]` with any strides, `counted` a mask `[n]` of those to
-    include.
+    `values` are real, `[n, *shape]` with any strides; `counted` masks `[n]` those to include.
     """
     shape = values.shape[1:]
     step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))

@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     Rows = Callable[[slice], NDArray[Any]]
     """Returns the values of a column for a slice of a batch's rows in the table."""
 
-CHUNK = 4 << 20
-"""Bytes of packed rows that are built at once."""
+CHUNK = 4 << 20  # bytes of packed rows that are built at once
 
-STORABLE = frozenset(map(np.dtype, DTYPES))
-"""Dtypes that a feature can have."""
+STORABLE = frozenset(map(np.dtype, DTYPES))  # dtypes that a feature can have
 
 _PACKING_ORDER = ("episode", "observation", "action", "next", "state", "info")
 _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
@@ -59,14 +57,11 @@ class Column:
     """Key, dtype and shape of a feature, before it has a place in a file."""
 
     key: Key
-    dtype: np.dtype[Any]
-    """Dtype on disk (for text: of the codes)."""
-    shape: tuple[int, ...]
-    """Shape of one row."""
+    dtype: np.dtype[Any]  # dtype on disk (for text: of the codes)
+    shape: tuple[int, ...]  # shape of one row
     text: bool = False
     encoding: str | None = None
-    row_bytes: float = field(default=0, compare=False)
-    """Mean bytes of an encoded row, if known."""
+    row_bytes: float = field(default=0, compare=False)  # mean bytes of an encoded row, if known
 
     @property
     def nbytes(self) -> int:
@@ -88,8 +83,7 @@ class Schema:
     steps: Mapping[Key, Column]
     observations: Mapping[Key, Column]
     episodes: Mapping[Key, Column]
-    coded: bool = False
-    """Whether text is given as codes with known vocabularies, not as `str`."""
+    coded: bool = False  # whether text is given as codes with known vocabularies, not as `str`
 
     @property
     def two_copies(self) -> tuple[Key, ...]:
@@ -189,8 +183,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
 
     Small features are packed into rows of `<table>/rows.memmap`, each at a multiple of its item
     size, the row padded to a multiple of 8 bytes. A feature of `BIG_LEAF` bytes or more, or every
-    feature if not `packed`, has a file of its own. Raises `FormatError` if that file would be
-    `rows`.
+    feature if not `packed`, has a file of its own; raises `FormatError` for the name `rows`.
 
     Example:
         >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
@@ -292,8 +285,7 @@ def encode_column(
 ) -> NDArray[Any]:
     """Return the stored form of `values`: codes for text, exactly cast numbers otherwise.
 
-    Numbers of a text feature are codes already. Raises `FormatError` for a number that the column's
-    dtype cannot represent.
+    Numbers of a text feature are codes already. Raises `FormatError` if the dtype lacks a number.
 
     Example:
         >>> column = Column(("a",), np.dtype("float32"), ())

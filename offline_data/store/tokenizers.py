@@ -1,7 +1,4 @@
-"""Places of tokenizers on this machine, by their digest: manifests do not have paths.
-
-`ROOT/.tokenizers/SHA256` has the path of a tokenizer that a dataset was made with.
-"""
+"""Paths of tokenizers on this machine, in `ROOT/.tokenizers/SHA256`: manifests have no paths."""
 
 from __future__ import annotations
 

@@ -28,19 +28,14 @@ from offline_data.store.manifest import Manifest, check_digest, read_manifest
 from offline_data.store.reader import DatasetReader, file_problem
 from offline_data.store.tables import meta_files
 
-CARD = "README.md"
-"""Dataset card that `push` writes next to the files of a dataset."""
-PREVIEW = "README.webp"
-"""Picture that the card shows."""
+CARD = "README.md"  # dataset card that `push` writes next to the files of a dataset
+PREVIEW = "README.webp"  # picture that the card shows
 
-_BLOCK = 1 << 20
-"""Bytes that are read and hashed at once."""
+_BLOCK = 1 << 20  # bytes that are read and hashed at once
 
-_BLOCKS_AHEAD = 4
-"""Blocks that are read while another one is hashed."""
+_BLOCKS_AHEAD = 4  # blocks that are read while another one is hashed
 
-_ROWS = 1 << 18
-"""Rows that are compared at once."""
+_ROWS = 1 << 18  # rows that are compared at once
 
 _CANNOT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors of reading a file that say nothing about the file."""

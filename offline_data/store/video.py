@@ -38,8 +38,7 @@ from offline_data.store.layout import LeafSpec, video_name
 _OPEN, _COPIES = 64, 5
 """Most decoders that stay open though no thread reads them, and frames' worth of memory of each: 4.4 MiB
 at 480 x 640."""
-_FEW = 8
-"""Frames held at once below which they are decoded one after another, not in threads."""
+_FEW = 8  # frames held at once below which they are decoded one after another, not in threads
 
 _idle: dict[int, list[tuple[str, VideoFile]]] = {}
 """Open containers by process id, the last used at the end: those of a parent are never touched."""
@@ -54,8 +53,7 @@ class StoredVideo:
     path: Path
     size: int
     sha256: str
-    times: Path | None = None
-    """File of the index; None: `index` is set."""
+    times: Path | None = None  # file of the index; None: `index` is set
     known: NDArray[np.int64] | None = field(default=None, compare=False)
 
     @cached_property
@@ -102,9 +100,7 @@ class VideoColumn(EncodedColumn):
     """A column of frames of videos `[n, *shape]`; see `EncodedColumn`.
 
     In place of the bytes of an image, a row has 40 that identify its frame: the SHA-256 of the file
-    and the number of the frame.
-
-    `frames` are int32 `[R, 2]`: number of the file and of the frame.
+    and the number of the frame. `frames` are int32 `[R, 2]`: number of the file and of the frame.
     """
 
     def __init__(

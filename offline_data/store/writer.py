@@ -52,21 +52,16 @@ if TYPE_CHECKING:
 
     from offline_data.episode import Dropped, EpisodeBatch, Skipped
 
-_LARGE = 16 << 20
-"""Bytes of an append that is queued alone."""
-_IN_FLIGHT = 3
-"""Maximum number of queued appends."""
-_SYNC = 32 << 20
-"""Bytes of a file between two syncs."""
-_HASHED = 1 << 20
-"""Bytes that are read and hashed at once; fits the processor's cache."""
+_LARGE = 16 << 20  # bytes of an append that is queued alone
+_IN_FLIGHT = 3  # maximum number of queued appends
+_SYNC = 32 << 20  # bytes of a file between two syncs
+_HASHED = 1 << 20  # bytes that are read and hashed at once; fits the processor's cache
 _LARGEST_RATIO = 10_000
 """Bytes of rows per byte of raw files beyond which their announced number is wrong; deflate reaches
 1,032."""
 
 
-Digest: TypeAlias = "Mapping[str, Any]"
-"""`size` and `sha256` of a file, as manifests have them."""
+Digest: TypeAlias = "Mapping[str, Any]"  # `size` and `sha256` of a file, as manifests have them
 
 
 class HashedFile:
@@ -75,8 +70,7 @@ class HashedFile:
     def __init__(self, path: Path, mode: str = "xb") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.handle: Any = path.open(mode, buffering=0)
-        self.size = 0
-        """Bytes that are hashed."""
+        self.size = 0  # bytes that are hashed
         self._hash, self._synced = hashlib.sha256(), -1
 
     def append(self, data: memoryview) -> None:
@@ -225,17 +219,14 @@ class AnnouncedSize:
 
     transitions: int | None = None
     episodes: int | None = None
-    raw_bytes: int | None = None
-    """Bytes of the raw files."""
+    raw_bytes: int | None = None  # bytes of the raw files
 
 
 class DatasetWriter:
     """Writes batches to a staging folder; `finish` completes the dataset directory.
 
-    Args:
-        folder: An empty or absent folder; not cleaned up after an error.
-        header: Manifest with layout and the fields about the source.
-        audit, part: See `Audit`.
+    `folder` is empty or absent, and not cleaned up after an error; `header` the manifest with
+    layout and the fields about the source. For `audit` and `part` see `Audit`.
 
     Raises:
         FormatError: A batch does not conform to the first one.
@@ -305,7 +296,6 @@ class DatasetWriter:
         return finalize(self._sink, self._header, contents, self._words)
 
     def _begin(self, batch: EpisodeBatch) -> tuple[Schema, LayoutWriter]:
-        """Take the schema from the first batch; raises `NoSpaceError` if there is too little space."""
         schema = schema_of(batch)
         writer = LayoutWriter(self._header.layout, schema, self._sink, self._words)
         transitions = self._announced.transitions or batch.transitions
@@ -363,15 +353,11 @@ def join_episodes(tables: Sequence[Mapping[Key, NDArray[Any]]]) -> dict[Key, NDA
 class Contents:
     """Facts about the rows written so far, for `finalize`."""
 
-    tables: Mapping[str, TableSpec]
-    """Tables whose files are complete."""
-    episodes: Mapping[Key, NDArray[Any]]
-    """`[E, …]` columns of the episode table; text as `str`."""
-    given: Mapping[Key, Column]
-    """Dtypes of episode columns that do not follow from the arrays."""
+    tables: Mapping[str, TableSpec]  # tables whose files are complete
+    episodes: Mapping[Key, NDArray[Any]]  # `[E, …]` columns of the episode table; text as `str`
+    given: Mapping[Key, Column]  # dtypes of episode columns that do not follow from the arrays
     counts: DatasetCounts
-    audit: Mapping[str, Any]
-    """The manifest's entry on rows that were read back."""
+    audit: Mapping[str, Any]  # the manifest's entry on rows that were read back
     two_copies: tuple[Key, ...] = ()
     digests: Mapping[str, Digest] = field(default_factory=dict)
     """Digests of files that the sink did not write."""

@@ -94,8 +94,7 @@ def pixels_to_tensor(size: int | list[int] | None) -> Transform:
 class _PixelsToTensor:
     """Converts uint8 images to float32 in [0, 1], channels first, and resizes them."""
 
-    size: tuple[int, int] | None
-    """Height and width; None: no resizing."""
+    size: tuple[int, int] | None  # height and width; None: no resizing
 
     def __call__(self, batch: Any) -> Any:
         for key in ("pixels", ("next", "pixels")):
@@ -130,8 +129,6 @@ def names_of_torchrl(key_map: Mapping[str, KeyLike]) -> tuple[Transform, Derived
 @pickled_by_name
 @dataclass(frozen=True)
 class _Renamed:
-    """Renames features of a batch, and those of the next row alike."""
-
     names: Mapping[Key, Key]
 
     def __call__(self, batch: Any) -> Any:

@@ -70,12 +70,10 @@ class ReplayBuffer(Buffer[Batch]):
         sampler: Sampler of rows, or a function that returns one; None: a `RandomSampler`.
         writer: Writer of new rows, or a function that returns one; None: a `RoundRobinWriter`, or
             for a dataset an `ImmutableDatasetWriter`, the only one it accepts.
-        collate_fn: Called with every batch, before `transform`; with a list of rows if the storage
-            is a `ListStorage`.
+        collate_fn: Called with every batch, of a `ListStorage` a list of rows, before `transform`.
         batch_size: Default number of rows in a batch; required for iteration.
-        prefetch: Number of batches to prepare ahead, and of threads that do so. It does not change
-            which rows are drawn or their order, except that newly written rows first appear up to
-            `prefetch` batches later.
+        prefetch: Number of batches to prepare ahead, and of threads. It does not change which rows
+            are drawn or their order, but new rows first appear up to `prefetch` batches later.
         transform: Called with every batch; see `append_transform`.
         transform_factory: Function that returns the transform; instead of `transform`.
         pin_memory: Whether to move batches to page-locked memory, after all transforms.
@@ -191,9 +189,7 @@ class ReplayBuffer(Buffer[Batch]):
     def add(self, data: Any) -> Any:
         """Write one row, for example a TensorDict `[]` or a tensor; see `extend`.
 
-        Returns:
-            Its row number; None if the writer drops the row; an empty tensor if a transform
-            returned None.
+        Returns its number, None if the writer drops it, or an empty tensor if a transform does.
         """
         data = self._inward(data, "add")
         if data is None:

@@ -66,12 +66,8 @@ _HINT = (
 def read_torchrl_dump(folder: Path, buffer: Any) -> dict[str, Any]:
     """Return the state for `buffer.load_state_dict` in a folder that TorchRL's `dumps` wrote.
 
-    Tensors map the files. A ring continues at its cursor, and priorities are those of TorchRL. What is
-    left of an epoch without replacement is not: a new one begins, with a warning.
-
-    Raises:
-        IntegrityError: Damaged, a pickle, or of a kind that is not read.
-        UsageError: The buffer has another kind of storage, sampler or writer.
+    Tensors map the files; for what is read see `ReplayBuffer.loads`. Raises `IntegrityError` for
+    damage, a pickle or an unknown kind, and `UsageError` for a buffer with other kinds of parts.
     """
     try:
         state = _state(folder, buffer)
@@ -249,7 +245,6 @@ def _other(folder: Path, found: str, own: Any) -> UsageError:
 
 
 def _collection(folder: Path) -> Any:
-    """Map a memory-mapped TensorDict, or read the values of a folder within one."""
     return _values_of(read_tensordict(folder))
 
 

@@ -110,7 +110,6 @@ class SourceExperienceReplay(BaseDatasetExperienceReplay):
         common: Common = _DEFAULTS, options: Mapping[str, Any] = MappingProxyType({}), *,
         offline: bool | None = None, workers: int | None = None,
     ) -> None:  # fmt: skip
-        """Open the dataset, converted if need be; `options` are others of the buffer."""
         dataset = parse_id(dataset_id, default_source=self.source)
         if dataset.source != self.source:
             raise UsageError(
@@ -273,9 +272,8 @@ class GenDGRLExperienceReplay(SourceExperienceReplay):
 class OpenMLExperienceReplay(SourceExperienceReplay):
     """An OpenML table as a contextual bandit, with TorchRL's signature, without scikit-learn.
 
-    `OpenMLExperienceReplay("adult_num", 256)` loads one: each row is a whole episode, whose action
-    is `y`. The default `sampler` draws without replacement. `load_dataset` explains other arguments
-    and exceptions.
+    `OpenMLExperienceReplay("adult_num", 256)` loads one: rows are whole episodes with action `y`,
+    by default drawn without replacement. `load_dataset` explains other arguments and exceptions.
 
     Args:
         name: TorchRL's name or OpenML's number, with or without `openml:`: `"61"` as published,
@@ -354,9 +352,8 @@ class VD4RLExperienceReplay(SourceExperienceReplay):
 class OpenXExperienceReplay(SourceExperienceReplay):
     """An Open X-Embodiment dataset or stream, with TorchRL's signature, without TensorFlow.
 
-    `OpenXExperienceReplay("viola", batch_size=256, download=True)` loads one. Without `download`,
-    the object is a `StreamingDataset`, not an instance of this class. `load_dataset` explains other
-    arguments and exceptions.
+    `OpenXExperienceReplay("viola", batch_size=256, download=True)` loads one; without `download` it
+    is a `StreamingDataset` instead. `load_dataset` explains other arguments and exceptions.
 
     Args:
         dataset_id: Name, with or without `openx:`, a split (`viola/train[:100]`) or `@VERSION`.
@@ -447,9 +444,8 @@ class OpenXExperienceReplay(SourceExperienceReplay):
 class LeRobotExperienceReplay(SourceExperienceReplay):
     """A LeRobot dataset, with TorchRL's signature, without lerobot, datasets and torchcodec.
 
-    `LeRobotExperienceReplay("lerobot/pusht", batch_size=64)` loads one, with TorchRL's names of
-    features, such as `language_instruction` and `frame`. `load_dataset` explains other arguments
-    and exceptions.
+    `LeRobotExperienceReplay("lerobot/pusht", batch_size=64)` loads one, with TorchRL's names, such
+    as `language_instruction`. `load_dataset` explains other arguments and exceptions.
 
     Args:
         repo_id: Repository of the hub, with or without `lerobot:`; `@COMMIT` pins it.

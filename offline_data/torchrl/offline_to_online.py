@@ -30,9 +30,8 @@ class OfflineToOnlineReplayBuffer:
 
     A batch of `B` rows starts with exactly `round(offline_fraction * B)` rows of the dataset, or
     all of them as long as nothing was written. Unlike in TorchRL's, features may be missing in one
-    of the two: batches have the features common to both. `batch["index", "buffer_ids"]` is 0 for
-    rows of the dataset and 1 for new ones, and `batch["index", "index"]` their row there, both
-    int64 `[B]`.
+    of the two: batches have the features common to both. Under `index`, int64 `[B]`, `buffer_ids`
+    is 0 for rows of the dataset and 1 for new ones, and `index` their row there.
 
     `derived` functions of the dataset are applied to new rows, too: `normalize` with the dataset's
     statistics, `n_step` and others along the episodes as they are written.
@@ -135,7 +134,6 @@ class OfflineToOnlineReplayBuffer:
         return batch if self._transform is None else self._transform(batch)
 
     def _check(self, keys: Sequence[set[Any]], drawn: set[Any]) -> None:
-        """Raise `UsageError` if a sampler's feature, or the end of episodes, is missing in one part."""
         for key in sorted(drawn & (keys[0] ^ keys[1]), key=str):
             raise UsageError(
                 f"{join_key(path_of(key))!r}, which a sampler adds, is only in rows of the "

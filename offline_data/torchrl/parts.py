@@ -12,15 +12,13 @@ from offline_data.rows.storage import Storage
 from offline_data.torchrl import writers
 from offline_data.torchrl.storages import GrowingStorage, ListStorage, TensorStorage
 
-_DEFAULT_ROWS = 1000
-"""Capacity of the default storage, as in TorchRL."""
+_DEFAULT_ROWS = 1000  # capacity of the default storage, as in TorchRL
 
-_ARGUMENTS = {
+_ARGUMENTS = {  # arguments of TorchRL's writers that those of the same name have here
     "RoundRobinWriter": (),
     "TensorDictRoundRobinWriter": (),
     "TensorDictMaxValueWriter": ("rank_key", "reduction"),
 }
-"""Arguments of TorchRL's writers that those of the same name have here."""
 
 
 def as_storage(storage: Storage | Callable[[], Storage] | None) -> Storage:

@@ -43,9 +43,8 @@ def split_trajs(
         as_nested: Whether features are nested tensors; or their layout.
 
     Returns:
-        `[R, L]`, `L` the length of the longest of `R` trajectories, zero-padded, with a `mask`,
-        bool `[R, L]`, in addition to the numbers. Nested: `[R]` (in TorchRL `[R, -1]`), without a
-        mask.
+        `[R, L]`, `L` the length of the longest of `R` trajectories, zero-padded, with numbers and
+        a `mask`, bool `[R, L]`. Nested: `[R]` (in TorchRL `[R, -1]`), without a mask.
 
     Raises:
         UsageError: Neither numbers nor ends, or a feature that is not a tensor.

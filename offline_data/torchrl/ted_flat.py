@@ -24,18 +24,15 @@ _SHAPE = "_storage_shape"
 class _FlatOrder:
     """Maps flat rows to rows of TED `[T, *B]`: column by column, each from its oldest row on.
 
-    `shift` is the time index at which the next row would be written; rows after it are unwritten
-    unless the ring is full.
+    `shift` is the time index of the next write; later rows are unwritten unless the ring is full.
 
     ```
     full ring of 4, shift 2     0   1   2   3       in time: 2 3 0 1; ends: 3 by its flag,
     flat row                    2   3   0   1       and 1, the newest row
     ```
 
-    Attributes:
-        rows: Row of TED, its batch dimensions flattened, of each flat row, int64 `[N]`.
-        back: Flat row of each row of TED, int64 `[N]`.
-        written: Which flat rows were written, bool `[N]`.
+    `rows` are the rows of TED, its batch dimensions flattened, of flat rows, `back` the inverse,
+    int64 `[N]`, and `written` which flat rows were written, bool `[N]`.
     """
 
     def __init__(self, shape: tuple[int, ...], shift: int, is_full: bool) -> None:
@@ -78,7 +75,6 @@ class _FlatKeys:
 
     @property
     def moved_keys(self) -> set[Key]:
-        """Features that are under `next` in TED and at the root in the flat form."""
         return self.done_keys | self.reward_keys
 
 
@@ -201,9 +197,8 @@ class TED2Flat(_FlatKeys):
 class Flat2TED(_FlatKeys):
     """Inverts `TED2Flat` (and TorchRL's); also a hook (`rb.register_load_hook(Flat2TED())`).
 
-    Root flags are added and False. Unlike TorchRL's, the last `next` of a ring buffer that is not
-    full is kept (there it is zero), rewards get no zeros at the root, and any number of batch
-    dimensions is restored.
+    Root flags are added and False. Unlike TorchRL's, the last `next` of a ring that is not full is
+    kept (there zero), rewards get no zeros at the root, and all batch dimensions are restored.
 
     Args:
         done_key: Feature of the flat form that is True where a trajectory ends.
@@ -216,8 +211,7 @@ class Flat2TED(_FlatKeys):
     def __call__(self, data: TensorDict, out: TensorDict | None = None) -> TensorDict:
         """Return the TED `[T, *B]` of a flat form, written to `out` in place if given.
 
-        Raises:
-            UsageError: A feature with neither one row per step nor one per observation.
+        Raises `UsageError` for a feature with neither one row per step nor one per observation.
         """
         own = (_SHAPE, self.shift_key, self.is_full_key)
         leaves = leaves_of(data.exclude(*own), index=True)

@@ -54,10 +54,7 @@ class TensorDictReplayBuffer(PrioritiesOfLeaves, ReplayBuffer[TensorDict]):
         return row
 
     def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Tensor:
-        """Write rows and their priorities, if any; see `ReplayBuffer.extend`.
-
-        `update_priority=False`: ignore priorities in the data; rows get the default for new rows.
-        """
+        """Write rows, and unless `update_priority=False` their priorities; see `ReplayBuffer`."""
         rows = super().extend(tensordicts)
         if update_priority is not False and len(rows):
             self._take_priority(tensordicts, rows)

@@ -43,7 +43,7 @@ class RoundRobinWriter(Writer):
         return row
 
     def extend(self, data: Any) -> Tensor:
-        """Write steps; returns their numbers, int64 `[B]`, with repeats if `B` exceeds the capacity."""
+        """Write steps; returns their numbers, int64 `[B]`, with repeats above the capacity."""
         count = self.storage.batch_length(data)
         size = self.storage.steps
         rows: Tensor = (torch.arange(count) + self.cursor) % size
@@ -81,10 +81,9 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 class TensorDictMaxValueWriter(Writer):
     """Keeps the `max_size` rows with the highest rank.
 
-    Until the storage is full, every row is kept. Then a row with a higher rank replaces the one
-    with the lowest rank (the first of several). For a slice sampler each row is a separate run, so
-    write whole trajectories (`[B, T]`) as rows. Writing takes `O(B)`, plus `O(log max_size)` per
-    row kept.
+    Until the storage is full, every row is kept. Then a row with a higher rank replaces the (first)
+    one with the lowest. For a slice sampler each row is a separate run, so write whole trajectories
+    (`[B, T]`) as rows. Writing takes `O(B)`, plus `O(log max_size)` per row kept.
 
     Args:
         rank_key: Feature to rank rows by; None: `("next", "reward")`.
@@ -109,7 +108,6 @@ class TensorDictMaxValueWriter(Writer):
         self._heap: list[tuple[float, int]] = []
 
     def add(self, data: Any) -> int | None:
-        """Write one row if it is among the best; returns its number, or None."""
         row = int(self.extend(data.unsqueeze(0) if hasattr(data, "unsqueeze") else [data])[0])
         return None if row < 0 else row
 

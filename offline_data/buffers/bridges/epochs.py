@@ -54,7 +54,7 @@ class Ranks:
         return launched_ranks()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep a rank for a worker; a single process may send this to those that become ranks."""
+        # A worker keeps its rank; a single process may send this to those that become ranks.
         now = self.now()
         return {"_given": self._given if now == (0, 1) else now}
 
@@ -105,10 +105,8 @@ class EpochBatches(DistributedSampler[Any]):
             drop_last=drop_last,
         )
         self._rows = rows
-        self.position = (0, 0)
-        """Epoch, and number of batches before the next iteration."""
-        self.reached = (0, 0)
-        """Epoch, and number of batches that were returned."""
+        self.position = (0, 0)  # epoch, and number of batches before the next iteration
+        self.reached = (0, 0)  # epoch, and number of batches that were returned
         len(self)  # raises for invalid sizes
 
     def set_epoch(self, epoch: int) -> None:
@@ -172,12 +170,9 @@ class EpochBatches(DistributedSampler[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position, with the seed and the order of the state.
 
-        The batch size and the number of ranks stay as they are: inside an epoch, the position must
-        then be at the beginning of a batch.
-
-        Raises:
-            UsageError: The state of other rows, or a position inside a batch.
-            IntegrityError: A damaged state.
+        Batch size and number of ranks stay: inside an epoch, the position must begin one of their
+        batches. Raises `UsageError` otherwise or for other rows, and `IntegrityError` for a damaged
+        state.
         """
         own, state = self.identity(), fields.check(state, "a loader", {})
         if {name: state.get(name) for name in own} != own or "epoch" not in state:

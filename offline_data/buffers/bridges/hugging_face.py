@@ -24,7 +24,6 @@ def to_hf(buffer: Any) -> Any:
 
 
 def _read(buffer: Any, batch: dict[str, list[int]]) -> dict[str, Any]:
-    """Return rows by the numbers in `batch`, a column for each feature."""
     found = buffer[torch.tensor(batch["row"], dtype=torch.int64)]
     leaves = found.flatten_keys(".").items()
     return {name: leaf.numpy() if torch.is_tensor(leaf) else leaf.tolist() for name, leaf in leaves}

@@ -41,9 +41,8 @@ def of_torchrl(
 ) -> Any:
     """Return a TorchRL sampler as one of this package, anything else unchanged.
 
-    The distribution is the same, but order and seeds are this package's. Subclasses may behave
-    differently and are returned unchanged. TorchRL is not imported. `arguments`: those by name of
-    the class, which `ours` has.
+    The distribution is the same, but order and seeds are this package's. Subclasses, which may
+    differ, are returned unchanged. `arguments`: by name of the class those that `ours` has.
     """
     name = type(part).__name__
     if name not in arguments or not is_torchrls(part, name):

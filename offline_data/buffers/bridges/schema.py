@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}
 
-Backend = Literal["memmap", "h5", "shared"]
-"""One file per feature; one HDF5 file; shared memory."""
+Backend = Literal["memmap", "h5", "shared"]  # one file per feature; one HDF5 file; shared memory
 
 
 def from_schema(
@@ -37,9 +36,8 @@ def from_schema(
 
     Args:
         schema: Shape of one row and dtype (of torch or numpy, or its name) of each feature.
-        backend: `"memmap"`: a folder that `TensorDict.load_memmap` opens, locked: its features are
-            written in place. `"h5"`: a file that `PersistentTensorDict.from_h5` opens. `"shared"`:
-            shared memory.
+        backend: `"memmap"`: a folder that `TensorDict.load_memmap` opens, locked: features are
+            written in place; `"h5"`: a file for `PersistentTensorDict.from_h5`; `"shared"`: memory.
         path: An absent or empty folder, or an absent file; not for `"shared"`.
         rows: Batch size, at least 1.
 

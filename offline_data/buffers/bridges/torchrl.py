@@ -35,8 +35,7 @@ with warnings.catch_warnings():  # importing it warns about its own deprecated c
     import torchrl.data as theirs
     from torchrl.envs import transforms
 
-Transform: Any = transforms.Transform
-"""Base of the transforms that TorchRL's buffers accept."""
+Transform: Any = transforms.Transform  # base of the transforms that TorchRL's buffers accept
 
 Trajectory: Any = theirs.Trajectory
 TrajectoryPredicate: Any = theirs.TrajectoryPredicate
@@ -66,7 +65,6 @@ class LazyColumns:
         return {**vars(self), "_known": {}}
 
     def __getitem__(self, key: NestedKey) -> Tensor:
-        """Return one feature of all rows, `[rows, …]`; raises `KeyError` if there is none."""
         path = path_of(key)
         if path not in self._known:
             self._known[path] = self._read(path)
@@ -261,10 +259,9 @@ def _by_time(buffer: Any, runs: EpisodeIndex) -> Tensor:
 
 
 def to_spec(space: Mapping[str, Any] | None) -> Any:
-    """Return the TorchRL spec of a Box, Discrete or Dict space, as in `MinariExperienceReplay`.
+    """Return the TorchRL spec of a Box, Discrete or Dict space, as in TorchRL; None for others.
 
-    A `Discrete` that does not start at 0 is `Bounded`: TorchRL's class forgets the start. None for
-    text and other spaces.
+    A `Discrete` that does not start at 0 is `Bounded`: TorchRL's class forgets the start.
     """
     kind = None if space is None else space.get("type")
     if space is not None and kind == "Dict":
@@ -308,7 +305,6 @@ def _spec_of(space: LeafSpace, stored: str) -> Any:
 
 
 def _clamp(bound: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a bound as whole numbers that the dtype has; as it is if that is not of integers."""
     if dtype.kind not in "iub":
         return bound
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -35,17 +35,15 @@ class DatasetMixture(RowMixture):
     row: with `weights="steps"` rows are distributed as in the concatenation of all members.
 
     Each member draws with its own sampler, derives its features and applies its transforms; then
-    its rows are placed in random order. `index` and `episode` are the member's; the additional
-    feature `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is
-    replaced by its members.
+    its rows are placed in random order. `index` and `episode` are the member's; `source`, int64
+    `[B]`, is its index in `sources`, where a nested mixture is replaced by its members.
 
     Drawing (`sample`, iteration, `dataloader`) follows the weights. If all members are datasets or
     views, `episodes`, `iter_episodes`, `to_numpy` and `split` have every episode of every member
     once, whatever the weights; an episode that two members share is there twice.
 
-    A member's sampler draws as many rows as its part of the batch. Slices need parts that are
-    multiples of the slice length (`exact=True`, weights that divide the batch), and stay contiguous
-    with `shuffle=False`.
+    A member's sampler draws its part of the batch. Slices need parts that are multiples of their
+    length (`exact=True`, weights that divide the batch), and are contiguous with `shuffle=False`.
 
     Args:
         *members: Datasets, views, growing buffers or mixtures.
@@ -68,8 +66,7 @@ class DatasetMixture(RowMixture):
         shuffle: False: the rows of a member stay together, in the order of the members.
         seed: Seed of the order and choice of members, not of the members' samplers; None: torch's
             global generator.
-        prefetch: Number of batches and threads to prepare them ahead; does not change rows or
-            order.
+        prefetch: Number of batches to prepare ahead, and of threads; does not change rows or order.
         transform: Called with every batch; more can be appended.
 
     Raises:
@@ -193,9 +190,8 @@ class DatasetMixture(RowMixture):
     def normalized_score(self, returns: Returns) -> Returns:
         """Normalize returns by the reference scores that all members share.
 
-        Raises:
-            NotFoundError: A member has none.
-            UsageError: Members have different ones, or are not datasets.
+        Raises `NotFoundError` if a member has none, and `UsageError` for different ones, or members
+        that are not datasets.
         """
         sources = self._datasets("normalized_score")
         for number, source in enumerate(sources):

@@ -27,8 +27,7 @@ SOURCE: Key = ("source",)
 class MixtureEpisodes(EpisodeTable):
     """Columns of the episodes of a mixture's sources, one table after the other.
 
-    The columns are those that all of them have, and `source`, int64 `[E]`. `start` is a row of the
-    source, as `batch["index"]`.
+    The columns are those that all have, and `source`, int64 `[E]`; `start` is a row of the source.
 
     Attributes:
         first: Row of the first episode of each source, int64 `[S]`: an episode of a batch is row
@@ -58,12 +57,9 @@ class MixtureEpisodes(EpisodeTable):
     def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
         """Return the columns that all sources have, and `source`, in the order of this table.
 
-        Outliers are those of each source's dataset. `leaf` and `rate` are None where sources
-        differ.
-
-        Raises:
-            UnknownLeafError: A source has no such feature, or it is not continuous.
-            UsageError: `similar` compares the episodes of one dataset.
+        Outliers are those of each source's dataset; `leaf` and `rate` are None where sources
+        differ. Raises `UnknownLeafError` if a source has no such continuous feature, and
+        `UsageError` for `similar`, which compares the episodes of one dataset.
         """
         from offline_data.analysis.episodes import EpisodeQuality
 

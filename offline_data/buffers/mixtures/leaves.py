@@ -42,11 +42,9 @@ class MemberLeaves(NamedTuple):
 class Agreement:
     """The features common to a mixture's members, mapped to each of them; else `UsageError`.
 
-    Args:
-        probes: A batch of each member with rows, by member number.
-        renames: New names of features, by member number.
-        firsts: Number in `source` of each member's first buffer.
-        nested: Members that are mixtures, which have their own `source`.
+    `probes` has a batch of each member with rows, and `renames` new names of features, both by
+    member; `firsts` the number in `source` of each member's first buffer; `nested` the members that
+    are mixtures, which have their own `source`.
     """
 
     def __init__(
@@ -189,7 +187,6 @@ def _select(known: Sequence[Key], wanted: Iterable[KeyLike], member: int) -> lis
 def _used_names(
     names: Mapping[Key, int], keys: Sequence[Key] | None, member: int, *, nested: bool
 ) -> list[Key]:
-    """Return the names of a member's features used by the mixture, without `index` and `source`."""
     every = list(names) if keys is None else _select(list(names), keys, member)
     if INDEX_KEY not in names:
         raise UsageError(f"The batches of member {member} have no leaf 'index'")
@@ -285,9 +282,8 @@ def stack_parts(parts: Sequence[Any], members: Tensor) -> Any:
     """Stack `K` sub-batches of the members `[K]` to a new TensorDict `[K, n]`.
 
     The feature `index` becomes `("index", "index")`, and `("index", "buffer_ids")` the members of
-    the rows; both int64 `[K, n]`. Sub-batches that differ in features, shapes or dtypes are
-    returned as a `LazyStackedTensorDict`; sub-batches that are not TensorDicts as a stack of their
-    tensors.
+    the rows; both int64 `[K, n]`. Sub-batches that differ in features, shapes or dtypes become a
+    `LazyStackedTensorDict`, and those that are not TensorDicts a stack of their tensors.
 
     Example:
         >>> few = TensorDict({"action": torch.tensor([7.0]), "index": torch.tensor([3])}, [1])

@@ -55,15 +55,10 @@ class GatherMany:
     ) -> tuple[list[Tensor], Mapping[Key, int], Node] | None:
         """Return a batch's features, their slots by key, and the tree of all drawn members' keys.
 
-        None if impossible: other kinds of storages, datasets with different layouts of features, or
-        no compiled gather.
-
-        Args:
-            storages: Storages of all members.
-            numbers: Member of each draw.
-            rows: Int64 `[n]` per draw, for a batch `[B]`; a tensor `[K, n]`, for a batch `[K, n]`.
-            source: Member of each row of the batch, int64 `[B]`; or of each draw, `[K]`.
-            places: Positions of the concatenated rows in the batch; None: in order.
+        None for other storages or layouts of features, or without the compiled gather. `numbers` is
+        the member of each draw; `rows` int64 `[n]` per draw, for a batch `[B]`, or a tensor
+        `[K, n]`, for `[K, n]`; `source` the member of each row `[B]` or of each draw `[K]`;
+        `places` the positions of the concatenated rows in the batch, None: in order.
         """
         drawn = [storages[number] for number in numbers]
         gathers, readaheads, views = [], [], []
@@ -108,7 +103,6 @@ class GatherMany:
         return leaves, slots, views[0]._tree if len(views) == len(drawn) else first._tree
 
     def _episode_rows(self, storages: Sequence[Any], episodes: Tensor, source: Tensor) -> Tensor:
-        """Return the views' episode rows of dataset episode numbers, for all members at once."""
         if self._episodes is None or self._episodes[0] != [*storages]:
             tables = []
             for storage in storages:

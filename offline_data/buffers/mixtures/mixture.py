@@ -207,13 +207,8 @@ class RowMixture(Saves):
     def batch_at(self, source: Tensor, index: Tensor) -> Any:
         """Return the batch of rows chosen by number, transformed like others.
 
-        Args:
-            source: Position in `sources` of each row, int64 `[B]`.
-            index: Row of that buffer, int64 `[B]`.
-
-        Raises:
-            UsageError: Members that do not match.
-            IndexError: No such source or row.
+        `source` (positions in `sources`) and `index` (rows there) are int64 `[B]`. Raises
+        `UsageError` for members that do not match, and `IndexError` for no such source or row.
         """
         if len(source) and not 0 <= int(source.min()) <= int(source.max()) < len(self.sources):
             raise IndexError(f"Sources are 0 to {len(self.sources) - 1}; found {source.tolist()}")
@@ -232,20 +227,14 @@ class RowMixture(Saves):
         return self
 
     def update_priority(self, batch: Any, priority: Tensor | float) -> None:
-        """Update priorities of rows of a batch in members with prioritized samplers.
+        """Update the priority of each row of a batch, or one for all, in prioritized samplers.
 
-        Args:
-            batch: Mapping with `batch["source"]` and `batch["index"]`.
-            priority: One per row, or one for all.
+        `batch` is a mapping with `batch["source"]` and `batch["index"]`.
         """
         update_priorities(self.sources, batch["source"], batch["index"], priority)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from, including the members.
-
-        The same batches follow after `load_state_dict`; without seeds, torch's global generator is
-        saved and set, see `ReplayBuffer.state_dict`.
-        """
+        """Return the state to resume from, and the members'; see `ReplayBuffer.state_dict`."""
         dealing = {} if self._owed is None else {"owed": [*self._owed]}
         return {**super().state_dict(), "dealing": dealing}
 
@@ -299,7 +288,6 @@ class RowMixture(Saves):
         return vocabularies(self.members, self._renames)[0]
 
     def _with(self, members: Iterable[Any]) -> Self:
-        """Return the same mixture of other members, which has drawn nothing yet."""
         other = copy(self)
         other.members = tuple(members)
         other._ahead, other._many = Prefetcher(self._prefetch or 0), GatherMany()
@@ -320,7 +308,6 @@ class RowMixture(Saves):
         return part
 
     def _derive(self, derived: tuple[Derived, ...]) -> None:
-        """Apply functions to the rows of every member after its own."""
         if derived and any(getattr(source.storage, "ndim", 1) > 1 for source in self.sources):
             raise UsageError("derived=… needs members whose storage has ndim=1")
         fixed = [source.storage for source in self.sources if not source._grows]
@@ -383,7 +370,6 @@ class RowMixture(Saves):
         return MixtureDraw(source, tuple(draws))
 
     def _agree_again(self) -> None:
-        """Recompute the common features, for draws restored from a state."""
         for member in self.members:
             if isinstance(member, RowMixture):
                 member._agree_again()

@@ -97,13 +97,11 @@ class StreamingDataset(IterableDataset[Any]):
         drop_last: Whether to drop the last batch of an epoch if it is not full.
         batches_per_epoch: Number of batches of an epoch, of each rank: shards begin again, or the
             epoch ends before all were read. None: see above.
-        equal: Whether all ranks have equal numbers of batches; False: those of their shards, each
-            row once.
+        equal: Whether all ranks have as many batches; False: those of their shards, each row once.
         keys, decode, transform: See `load_dataset`.
         derived: Functions that add features computed from other rows of the same episode, as for
-            `load_dataset`. `normalize` needs statistics, since a stream is read once: given, or of
-            `fit`. Windows have whole episodes, so only `relabel` with `random` goals is not
-            supported.
+            `load_dataset`. `normalize` needs statistics, given or of `fit`, since a stream is read
+            once. Only `relabel` with `random` goals, which may be in other windows, is refused.
         rank, world: Index and number of programs that each read a part of the shards; None: see
             `ds.dataloader`. With a trainer that divides batches among ranks by itself: 0 and 1.
         skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
@@ -416,7 +414,6 @@ class StreamingDataset(IterableDataset[Any]):
 
 
 def _check_derived(function: Derived) -> None:
-    """Raise `UsageError` for a function that needs more of a dataset than an episode."""
     if isinstance(function, Normalizer) and not function.prepare():
         raise UsageError(
             f"normalize has no statistics of {', '.join(map(join_key, function.keys))!r}, and a stream "

@@ -42,11 +42,9 @@ from offline_data.store.tables import Schema, Vocabularies, encode_column, schem
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch, Skipped
 
-SHARD_BITS = 32
-"""Bits of a row's number within its shard, in the features `index` and `episode`."""
+SHARD_BITS = 32  # bits of a row's number within its shard, in the features `index` and `episode`
 
-_ORDER, _ROWS = 0, 1
-"""Separates the random numbers of shard orders from those of windows."""
+_ORDER, _ROWS = 0, 1  # separates the random numbers of shard orders from those of windows
 
 
 @pickled_by_name
@@ -55,16 +53,11 @@ class Position:
     """Position in a stream: the number of items already returned."""
 
     epoch: int = 0
-    window: int = 0
-    """Number of the window in this reader's epoch."""
-    shard: int = 0
-    """Start of the window: number of preceding shards in this reader's order, …"""
-    episode: int = 0
-    """… and number of preceding episodes in the next shard."""
-    taken: int = 0
-    """Number of rows, slices or episodes of the window already returned."""
-    batches: int = 0
-    """Number of batches of the epoch that were returned already."""
+    window: int = 0  # number of the window in this reader's epoch
+    shard: int = 0  # start of the window: number of preceding shards in this reader's order, …
+    episode: int = 0  # … and number of preceding episodes in the next shard
+    taken: int = 0  # number of rows, slices or episodes of the window already returned
+    batches: int = 0  # number of batches of the epoch that were returned already
 
 
 @pickled_by_name
@@ -267,8 +260,7 @@ def read_windows(
 ) -> Generator[Window]:
     """Read the shards of `order` from `begin` on, and yield their windows.
 
-    Windows do not depend on `begin`. `seed` is that of all windows; `limit` is the size in bytes at
-    which a window is complete.
+    They do not depend on `begin`. `seed` is that of all, `limit` the bytes that complete a window.
     """
     places = {shard: place for place, shard in enumerate(order)}
     pieces: list[StreamPiece] = []
@@ -389,7 +381,6 @@ def _take_rows(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool
 
 
 def _to_tensordict(leaves: Mapping[Key, Any]) -> Any:
-    """Return the TensorDict of columns; object columns become a `NonTensorStack`."""
     numeric = {key: torch.from_numpy(leaf) for key, leaf in leaves.items() if leaf.dtype != object}
     slots = {key: slot for slot, key in enumerate(numeric)}
     size = torch.Size([len(leaves[INDEX])])
@@ -409,7 +400,6 @@ def _stack(column: Any) -> Any:
 
 
 def _fill(batch: Any, value: float) -> None:
-    """Pad a batch: signed and floating-point data with `value`, others with 0, objects with None."""
     padding = ~batch.get(MASK)
     for key in leaf_keys(batch, text=True):
         leaf = batch.get(key)

@@ -36,13 +36,11 @@ class Episode:
         number: Its row in `ds.episodes`, from 0.
         transitions: TensorDict `[T]` in TED, including derived features and transforms of the
             buffer.
-        return_: Sum of the stored rewards of these transitions, NaN if the dataset has none; see
-            `whole_return`.
+        return_: Sum of these transitions' stored rewards, NaN without any; see `whole_return`.
         final_observation: Whether the source has the observation after the last action. False: the
             last row of `observations` repeats the previous one.
-        metadata: Its columns in `ds.episodes`, as Python values: `id`, `seed`, `terminated`,
-            `options/goal`, …. In a view they describe the whole episode, except `start` and
-            `length`.
+        metadata: Its columns in `ds.episodes`, as Python values: `id`, `terminated`,
+            `options/goal`, …; in a view those of the whole episode, except `start` and `length`.
     """
 
     number: int
@@ -77,10 +75,7 @@ class Episode:
 
     @cached_property
     def observations(self) -> Any:
-        """All observations, before and after actions: a tensor `[T + 1, …]` or a TensorDict `[T + 1]`.
-
-        Raises `UsageError`: see `observed`.
-        """
+        """All observations, `[T + 1, …]`, a tensor or a TensorDict; raises like `observed`."""
         return self.observed("observation")
 
     def observed(self, key: KeyLike) -> Any:
@@ -171,10 +166,7 @@ class Episode:
 
 
 def read_episode(buffer: Any, number: int, read: Callable[[Tensor], Any] | None = None) -> Episode:
-    """Return an episode of a buffer; see `BaseDatasetExperienceReplay.episode`.
-
-    `read` returns the transitions of rows; None: the buffer's.
-    """
+    """Return an episode of a buffer; `read` returns the transitions of rows, None: the buffer's."""
     rows = _rows_of(buffer, number)  # raises if there is no such episode
     return _episode_of(buffer, int(number) % len(buffer.episodes), rows, read)
 

@@ -45,8 +45,7 @@ class EpisodeTable:
     The columns of `quality()` have names here, too, and are computed on first use: `ds.episodes.jerk`,
     `ds.filter("idle < 0.5")`. They are not in `keys()`, and a stored column of such a name comes first.
 
-    Iteration yields one dict of column values per episode; `ds.iter_episodes()` yields the
-    episodes themselves.
+    Iteration yields one dict of column values per episode; see also `ds.iter_episodes()`.
     """
 
     def __init__(self, reader: DatasetReader) -> None:
@@ -56,15 +55,12 @@ class EpisodeTable:
     def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
         """Return length, return, idle steps, jerk and other columns as numpy arrays; see there.
 
-        They describe whole episodes, also in a view that cuts them; outliers are those of the
-        dataset.
+        They describe whole episodes, also in a view that cuts them; outliers are the dataset's.
 
         Args:
-            leaf: Continuous feature of `idle`, `jerk` and `velocity`; None: see
-                `EpisodeQuality.leaf`.
-            similar: Whether to add `nearest`, `distance` and `duplicate_of`, with numbers of
-                episodes in the dataset; see `with_similar`. Takes a time that grows with the square
-                of their number.
+            leaf: Continuous feature of `idle`, `jerk`, `velocity`; None: see `EpisodeQuality.leaf`.
+            similar: Whether to add `nearest`, `distance` and `duplicate_of`, with episodes of the
+                dataset; see `with_similar`. Takes time proportional to the square of their number.
 
         Raises:
             UnknownLeafError: There is no such feature, or it is not continuous.
@@ -80,7 +76,6 @@ class EpisodeTable:
 
     @cached_property
     def _quality_keys(self) -> list[Key]:
-        """Keys of the columns that are computed on first use."""
         from offline_data.analysis.episodes import quality_columns
 
         stored = self.columns
@@ -109,12 +104,8 @@ class EpisodeTable:
     def rows(self, number: int) -> Tensor:
         """Return the buffer's rows of one episode, int64 `[T]`, in the buffer's order.
 
-        Args:
-            number: Row of this table; negative numbers count from the end.
-
-        Raises:
-            IndexError: No such episode.
-            UsageError: Not an integer.
+        `number` is a row of this table; negative ones count from the end. Raises `IndexError`, and
+        `UsageError` unless it is an integer.
         """
         place = self._place(number)
         start = int(self["start"][place])
@@ -143,8 +134,7 @@ class EpisodeTable:
     def where(self, text: str) -> NDArray[np.bool_]:
         """Return for which episodes an expression is true, bool `[E]`: `where("length > 7")`.
 
-        The expressions are those of `offline-data filter` and the step `Filter`; `number` is the row
-        of this table.
+        For expressions see `offline-data filter`; `number` is the row of this table.
 
         Raises:
             UsageError: The expression cannot be parsed, or has an unsupported part.
@@ -238,14 +228,10 @@ class ViewEpisodes(EpisodeTable):
         return len(self.numbers)
 
     def quality(self, leaf: str | None = None, *, similar: bool = False) -> EpisodeQuality:
-        """Return the columns of the view's episodes; see `EpisodeTable.quality`."""
         return super().quality(leaf, similar=similar).take(self.numbers.numpy())
 
     def rows(self, number: int) -> Tensor:
-        """Return the view's rows of one episode, in the view's order; see `EpisodeTable.rows`.
-
-        They are not contiguous if the view has separate parts of it, or repeats it.
-        """
+        """Return the view's rows of one episode, in its order, which may have gaps and repeats."""
         place, (order, ends) = self._place(number), self._pieces
         starts, lengths = self._storage.transitions.starts[:-1], self._storage.transitions.lengths
         own = order[ends[place - 1] if place else 0 : ends[place]]

@@ -11,13 +11,10 @@ from offline_data.episode.fields import join_key
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-ROWS = 10
-"""Rows of a long table that are shown."""
+ROWS = 10  # rows of a long table that are shown
 
-_LEAVES = 30
-"""Features that are shown."""
-_LONGEST = 160
-"""Longest text in characters."""
+_LEAVES = 30  # features that are shown
+_LONGEST = 160  # longest text in characters
 
 
 def fields_html(title: str, fields: Mapping[str, Any]) -> str:

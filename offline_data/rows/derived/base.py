@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-Pad: TypeAlias = Literal["repeat", "zero"]
-"""Padding beyond an episode: its nearest row, or zeros."""
+Pad: TypeAlias = Literal["repeat", "zero"]  # padding beyond an episode: its nearest row, or zeros
 
 STEPS: Key = ("steps_to_next_obs",)
 """Feature added by `n_step`: the number of steps between the observation and the next one."""
@@ -38,8 +37,7 @@ class Derived(Protocol):
     """Adds or replaces features of a batch, using other rows of its storage.
 
     An instance is frozen, hashable, picklable and thread-safe; instances made with the same
-    arguments are equal. `storage.runs()` gives the runs of adjacent rows; results for a storage may
-    be cached (see `Memory`).
+    arguments are equal. `storage.runs()` gives the runs of adjacent rows; `Memory` caches results.
     """
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:

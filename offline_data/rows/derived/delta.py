@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from offline_data.store.reader import DatasetReader
 
-TOLERANCE = 1e-4
-"""Seconds by which a time may differ from a multiple of `1 / fps`."""
+TOLERANCE = 1e-4  # seconds by which a time may differ from a multiple of `1 / fps`
 
 
 def pad_key(key: Key) -> Key:
@@ -42,9 +41,8 @@ def delta_timestamps(
     action_is_pad    False  False  False                                         True  False  False
     ```
 
-    A feature becomes `[B, k, *shape]`; `KEY_is_pad`, bool `[B, k]` next to it, is True for times
-    outside of the episode, where the first or last row is repeated. As LeRobot's
-    `delta_timestamps`.
+    As in LeRobot, a feature becomes `[B, k, *shape]`; `KEY_is_pad`, bool `[B, k]` next to it, is
+    True for times outside of the episode, where the first or last row is repeated.
 
     Args:
         deltas: Seconds by feature; `observation.images.top` and `("observation", "images", "top")`

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-GAMMA: Key = ("gamma",)
-"""Feature: the discount `γ^m` after `m` steps."""
-ORIGINAL_REWARD = "original_reward"
-"""Feature under `next`: the reward of the first step."""
+GAMMA: Key = ("gamma",)  # feature: the discount `γ^m` after `m` steps
+ORIGINAL_REWARD = "original_reward"  # feature under `next`: the reward of the first step
 
 
 def n_step(n: int, gamma: float = 0.99) -> NStep:

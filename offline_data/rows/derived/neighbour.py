@@ -26,8 +26,8 @@ NEXT_INFO: Key = ("next", "info")
 class Neighbour(CachedLeaf):
     """Sets `target` to `source` of the row at offset `step`; zeros beyond the episode.
 
-    Either key may be a parent of features. `optional`: whether rows without the source stay as they
-    are, such as new ones next to a dataset.
+    Either key may be a parent of features, and rows whole episodes `[E, T]`. `optional`: whether
+    rows without the source, such as new ones next to a dataset, stay as they are.
     """
 
     target: Key
@@ -36,7 +36,6 @@ class Neighbour(CachedLeaf):
     optional: bool = False
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Also of whole episodes, rows `[E, T]` (`split_trajs=True`)."""
         stored = self._memory.recall(storage, "source", lambda: self._source_of(storage))
         if stored is None:
             return batch

@@ -21,8 +21,7 @@ from offline_data.rows.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.rows.storage import Storage
 from offline_data.store.scaler import EPS, FIGURES, Scaler, denormalized, measure, normalized
 
-CHUNK_ITEMS = 1 << 20
-"""Number of values, over all features, per chunk when computing statistics."""
+CHUNK_ITEMS = 1 << 20  # number of values, over all features, per chunk when computing statistics
 
 _WIDE = {"torch.float64", "torch.int64", "float64", "int64"}
 """Types of values that are computed with in float64; with all others in float32."""
@@ -96,8 +95,7 @@ def normalize(
     rows and else of a sketch, less than 0.2 % of the rows off in rank.
 
     Mean and standard deviation (or quantiles) are computed elementwise in float64 over root
-    features (each row once, ignoring non-finite values), in one pass; features under `next` use the
-    same. They are those of
+    features, each row once, without non-finite values; `next` uses the same. They are those of
 
     - `statistics`, or of the data that `fit` is called with, if given;
     - else all rows of the first dataset that `derived=` gives this object to, whatever view, split
@@ -125,8 +123,7 @@ def normalize(
         keys: Root features; a parent selects the floating-point features below it. A string is one
             key.
         statistics: Mean and standard deviation (or `q01` and `q99`) by key, numbers or arrays that
-            broadcast to a row of the feature; or the `statistics` of another object; None: see
-            above.
+            broadcast to a row of the feature, or those of another object; None: see above.
         eps: Added to the divisor; must be above 0 if one is 0. None: 1e-3 by standard deviation, as
             in CORL and d3rlpy, where a constant becomes 0; 1e-6 by quantiles, where it becomes -1.
         by: `std` or `quantile`.
@@ -171,13 +168,7 @@ def _scale_of(key: KeyLike, given: Any, kind: type[Scale]) -> Scale:
 
 @pickled_by_name
 class _State:
-    """Statistics of a `Normalizer`, or the data that they will be computed from.
-
-    Attributes:
-        scales: By root key; empty before they are computed.
-        data: Storages to compute them from, until then; empty: none is known.
-        own: Whether they are those of whatever buffer the object was given to, not of `fit`.
-    """
+    """Statistics of a `Normalizer` by root key, or the data that they will be computed from."""
 
     def __init__(self) -> None:
         self.scales: dict[Key, Scale] = {}
@@ -209,7 +200,7 @@ class Normalizer(CachedLeaf):
         return f"Normalizer(keys={self.keys}, eps={self.eps}, statistics={found})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compute the statistics before they are computed in every other process."""
+        # Computed here, before every other process does so.
         self.prepare()
         return vars(self)
 
@@ -253,9 +244,8 @@ class Normalizer(CachedLeaf):
         `statistics` or of an earlier `fit`.
 
         Args:
-            data: Buffers, views, storages or mixtures: joint statistics of all their rows,
-                each once, whatever the weights of a mixture. Derived features and transforms are
-                not applied, and features not renamed.
+            data: Buffers, views, storages or mixtures: joint statistics of all their stored rows,
+                each once, whatever the weights of a mixture; features are not renamed.
 
         Raises:
             UsageError: No such feature; data without rows; or an element without any finite value.
@@ -277,9 +267,8 @@ class Normalizer(CachedLeaf):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace the statistics by those of another object.
 
-        Raises:
-            UsageError: Other features, another `eps`, or not a state of `normalize`.
-            IntegrityError: Damaged statistics.
+        Raises `UsageError` for other features, another `eps`, or another kind of state, and
+        `IntegrityError` for damaged statistics.
         """
         try:
             eps, found = state_dict["eps"], state_dict["statistics"]
@@ -391,7 +380,6 @@ class Normalizer(CachedLeaf):
         return known
 
     def _of(self, name: Key, shape: Sequence[int]) -> Scale:
-        """Return the statistics of a feature of such values."""
         known = self._require_statistics()
         if name not in known:
             there = ", ".join(map(join_key, known))

@@ -99,9 +99,8 @@ def relabel(
         goal_key: Feature of the goal; added if batches have none (then `p` must be 1).
         achieved_key: Feature of achieved values, in the shape of a goal; `observation` if a goal is
             a whole state.
-        achieved_part: Elements of its last dimension that are the achieved value: with
-            `achieved_key="observation"`, `slice(2)` is the position of D4RL's ant, whose goal is
-            `goal_key=("info", "goal")`.
+        achieved_part: Elements of its last dimension that are the achieved value: `slice(2)` of
+            `observation` is the position of D4RL's ant, with the `goal_key` `("info", "goal")`.
         reward_fn: Maps next achieved values and goals, both `[B, …]`, to rewards `[B]`; a
             module-level function can be pickled. None: 0 if the goal is reached, else -1.
         threshold: Maximum Euclidean distance at which a goal counts as reached; 0: equal.
@@ -224,7 +223,6 @@ class Relabel(CachedLeaf):
         return True
 
     def _part(self, achieved: Tensor) -> Tensor:
-        """Return the achieved values of a feature `[B, …]`."""
         part = slice(*self.achieved_part)
         return achieved if part == slice(None) else achieved[..., part]
 

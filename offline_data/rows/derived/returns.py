@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-CHUNK = 1 << 20
-"""Number of rows summed at once; an episode may be longer."""
+CHUNK = 1 << 20  # number of rows summed at once; an episode may be longer
 
 
 def return_to_go(

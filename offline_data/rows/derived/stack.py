@@ -79,8 +79,7 @@ def frame_stack(
         k: Number of frames, at least 1; may also come first.
         cat_dim: Dimension of a frame in which to concatenate (0 joins images `[C, H, W]` to
             `[k·C, H, W]`); None: a new dimension before those of the frame.
-        pad: Padding before the first observation of an episode: repeat it (`repeat`), or zeros
-            (`zero`).
+        pad: Padding before the first observation of an episode: that (`repeat`) or zeros (`zero`).
 
     Raises:
         UsageError: Invalid argument; or, on the first batch, a feature that is missing or was

@@ -60,11 +60,8 @@ def _with_checks(
 def _without_checks(
     content: dict[str, Any], size: torch.Size, device: torch.device | None
 ) -> TensorDict:
-    """Set the private attributes that tensordict's unchecked constructor sets.
-
-    Shapes, types and devices are correct by construction; checking them, or even calling that
-    constructor, takes longer than gathering a small batch.
-    """
+    # Sets what tensordict's unchecked constructor sets. Checking shapes, types and devices, which
+    # are correct, or even calling that constructor, takes longer than gathering a small batch.
     built = object.__new__(TensorDict)
     built._tensordict = content
     built._batch_size = size

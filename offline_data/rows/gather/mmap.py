@@ -40,9 +40,7 @@ class Map(NamedTuple):
 def map_file(path: Path, rows: int, stride: int) -> Map:
     """Map a file of `rows` rows of `stride` bytes.
 
-    Raises:
-        NotFoundError: The file is missing or too short.
-        AccessError: It cannot be read or mapped.
+    Raises `NotFoundError` if it is missing or too short, and `AccessError` if it cannot be read.
     """
     size, dtype = word_of(stride)
     if rows * stride == 0:

@@ -38,8 +38,7 @@ def extension(name: str) -> Any:
         return None
 
 
-compiled = extension("offline_data.rows.gather._gather")
-"""The extension module, or None."""
+compiled = extension("offline_data.rows.gather._gather")  # the extension module, or None
 
 
 class NativeGather:

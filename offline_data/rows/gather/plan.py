@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from offline_data.store.reader import DatasetReader
 
-INDEX: Key = ("index",)
-"""Feature of every batch: the step's row in the dataset, int64."""
+INDEX: Key = ("index",)  # feature of every batch: the step's row in the dataset, int64
 
 FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
 """Root flags: False in every step of an episode, so computed instead of stored."""
@@ -142,15 +141,7 @@ def _by_file(leaves: Iterable[tuple[LeafSpec, int | None]]) -> dict[str, _Leaves
 
 
 def _adjoin(before: _Leaves) -> bool:
-    """Return True if extending a gather into the next row costs less than a second gather.
-
-    ```
-    row i + e      | s_t   words …  |              either one gather of a row and part of the
-    row i + e + 1                   | s_t+1 … |    next, or one gather each
-    ```
-
-    That holds for short rows with little in between.
-    """
+    """Return True if one gather that extends into the next row costs less than a second gather."""
     stride = before[0][0].stride
     return stride < BIG_LEAF and 2 * max(leaf.offset + leaf.nbytes for leaf, _ in before) >= stride
 

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from offline_data.rows.gather.plan import GatherPlan
     from offline_data.store.reader import DatasetReader
 
-PATIENCE = 16
-"""Number of consecutive batches without a disk read after which readahead stops."""
+PATIENCE = 16  # number of consecutive batches without a disk read after which readahead stops
 
-PROBE_EVERY = 32
-"""Interval, in batches, at which disk reads are checked while readahead is off."""
+PROBE_EVERY = 32  # interval, in batches, at which disk reads are checked while readahead is off
 
 MAX_BATCH_BYTES = 256 << 20
 """Maximum size of a batch for readahead; larger ones are left to the kernel's readahead."""
@@ -114,7 +112,6 @@ class Readahead:
         return [_merge_ranges(map, np.concatenate(pages, 1)) for map, pages in of_file.values()]
 
     def _advise(self, *, random: bool) -> None:
-        """Disable the kernel's own readahead for random access, or enable it again."""
         if self._random != random:
             self._random = random
             advice = mmap.MADV_RANDOM if random else mmap.MADV_NORMAL

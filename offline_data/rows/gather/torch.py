@@ -34,8 +34,7 @@ class TorchGather:
     """Gathers on the device of the files, moves each block at once, and splits it into features.
 
     Each feature is a contiguous copy. `maps` are the files of the plan's gathers, as words
-    `[rows, words]`: maps on the CPU, or copies on the device. With `pin_memory`, blocks go through
-    page-locked memory.
+    `[rows, words]`, on the CPU or the device; `pin_memory`: through page-locked memory.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ def _source(gather: Gather, words: Tensor) -> Tensor:
 
 
 def _splits(gather: Gather) -> list[LeafSplit]:
-    """Return how gathered rows are split into features, one operation per dtype."""
     width = gather.width * word_of(gather.stride)[0]
     splits = []
     ordered = sorted(gather.places, key=lambda place: (str(place.dtype), place.offset))

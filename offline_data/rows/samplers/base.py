@@ -52,12 +52,8 @@ class ValidRows:
 class RingOrder:
     """Rows of a ring buffer in order of time, one environment after the other.
 
-    Maps positions in that order to row numbers, and back; int64 of any shape.
-
-    Attributes:
-        steps: Number of steps in the ring, of `width` rows each.
-        first: The step that comes first.
-        width: Number of parallel environments.
+    Maps positions in that order to row numbers, and back; int64 of any shape. The ring has `steps`
+    steps of `width` rows, one for each parallel environment; step `first` comes first.
     """
 
     steps: int
@@ -93,8 +89,7 @@ class EpisodeIndex:
             known for all.
         order: Order in which the rows of an episode are adjacent, if row numbers are not such an
             order; `starts` are then positions in it.
-        episode: Number of the episode that each run is a piece of, int64 `[E]`; None: each is of
-            another one.
+        episode: Episode that each run is a piece of, int64 `[E]`; None: of another one each.
     """
 
     starts: Tensor
@@ -143,8 +138,7 @@ class Sampleable(Protocol):
     def rows(self, *, valid_only: bool) -> ValidRows:
         """Return the rows that may be drawn.
 
-        `valid_only` excludes steps whose next observation is unknown and that are not
-        terminated.
+        `valid_only` excludes unterminated steps whose next observation is unknown.
         """
 
     def runs(self) -> EpisodeIndex:
@@ -155,9 +149,8 @@ class Sampler(Saves):
     """Base class: draws the rows of batches; one instance belongs to one buffer.
 
     Subclasses implement `sample`, which is called by one thread at a time, in the order of the
-    batches, even if batches are prefetched. Their state is that of the generator, torch's global one
-    included, and what else they list in `STATE`. Constructors raise `UsageError` for an invalid or
-    unsupported argument.
+    batches, even if batches are prefetched. Their state is that of the generator, or of torch's
+    global one, and what they list in `STATE`. Constructors raise `UsageError` for bad arguments.
     """
 
     STATE: ClassVar = RANDOM_STATE

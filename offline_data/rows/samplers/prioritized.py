@@ -24,16 +24,13 @@ from offline_data.rows.samplers.reduce import check_reduction, one_per_row, one_
 from offline_data.rows.samplers.slices import SliceSampler
 from offline_data.rows.samplers.sum_tree import SumTree
 
-WEIGHT = "priority_weight"
-"""Key of the importance weights of a batch, as in TorchRL."""
+WEIGHT = "priority_weight"  # key of the importance weights of a batch, as in TorchRL
 
-_FIRST_CAPACITY = 1024
-"""Capacity in rows before any are known."""
+_FIRST_CAPACITY = 1024  # capacity in rows before any are known
 
 _NEVER = -1.0
 _FLOATS = (torch.float32, torch.float64)
-_ROUNDING = 1.001
-"""Marks a row without a priority."""
+_ROUNDING = 1.001  # marks a row without a priority
 
 
 class PrioritizedSampler(Sampler):
@@ -332,7 +329,6 @@ class PrioritizedSampler(Sampler):
         self._tree.set(rows, weights.mul_(self._drawable[rows]))
 
     def _follow(self, storage: Sampleable) -> None:
-        """Update which rows can be drawn from the storage."""
         rows = storage.rows(valid_only=self.valid_only)
         count, left_out = len(storage), rows.left_out
         known, known_left_out = self._followed or (0, left_out[:0])
@@ -350,7 +346,6 @@ class PrioritizedSampler(Sampler):
         self._followed = (count, left_out)
 
     def _fill(self, count: int) -> None:
-        """Set the default priority for rows of the storage that have none."""
         self.reserve(count)
         if count > self.max_capacity:
             raise UsageError(
@@ -434,8 +429,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, SliceSampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices with a total of `batch_size` rows; see `Sampler.sample`.
 
-        Raises `UsageError` if the batch size is not a multiple, all episodes are too short, or
-        there are more than `max_capacity` rows.
+        Raises `UsageError` for other sizes, short episodes, or more rows than `max_capacity`.
         """
         count, length = self.slices_of(batch_size)
         starts_at = self.starts_in(storage, length)
@@ -461,7 +455,6 @@ def _not_negative(value: float, name: str) -> float:
 
 
 def _is_flat(value: Any, dtype: torch.dtype) -> TypeGuard[Tensor]:
-    """Return True if no conversion is needed, which is the usual case."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype is dtype

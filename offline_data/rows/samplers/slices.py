@@ -26,8 +26,7 @@ from offline_data.rows.samplers.base import (
 from offline_data.rows.samplers.uniform import SamplerWithoutReplacement
 from offline_data.rows.unsupported import refuse
 
-Distribution: TypeAlias = Literal["episodes", "starts"]
-"""Unit that is drawn uniformly."""
+Distribution: TypeAlias = Literal["episodes", "starts"]  # unit that is drawn uniformly
 
 MASK = ("collector", "mask")
 """Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
@@ -38,8 +37,7 @@ _NUMBERS = ("index", "episode", "dataset_index", "dataset_episode")
 _IGNORED = ("cache_values", "compile", "use_gpu", "step_key")
 """TorchRL's performance options, and one of `fragmented`, which is refused."""
 
-_STARTS = 1
-"""Separates the random numbers of slice starts from those of the episode order."""
+_STARTS = 1  # separates the random numbers of slice starts from those of the episode order
 
 
 @pickled_by_name
@@ -53,10 +51,8 @@ class EpisodePieces:
     ```
     """
 
-    order: NDArray[np.int64]
-    """Runs by episode, those of one after another."""
-    ends: NDArray[np.int64]
-    """Number of starts in the runs of `order` up to each."""
+    order: NDArray[np.int64]  # runs by episode, those of one after another
+    ends: NDArray[np.int64]  # number of starts in the runs of `order` up to each
     counts: NDArray[np.int64]
     """`[K]` number of starts in each episode, in order of first occurrence."""
 
@@ -173,8 +169,7 @@ class SliceStarts:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return first rows and lengths, both `[S]`, of slices selected by fractions in `[0, 1)`.
 
-        `episode_fractions` selects the episode (for `"starts"` the row), `start_fractions` the row
-        in it.
+        `episode_fractions` select the episode (for `"starts"` the row), the others the row in it.
         """
         if over == "episodes":
             return self.at((episode_fractions * self.episodes).astype(np.int64), start_fractions)
@@ -222,9 +217,8 @@ class SliceSampler(Sampler):
 
     The default, `over="episodes"`, is TorchRL's distribution: an episode that is long enough
     uniformly, then a start in it uniformly, so a start in an episode of `T` rows has probability
-    `1 / (K · (T - length + 1))`. In a view of rows, where an episode may be in several runs, the
-    starts are those of all its runs. With `over="starts"` all starts of all episodes are equally
-    likely.
+    `1 / (K · (T - length + 1))`. In a view of rows, an episode has the starts of all its runs. With
+    `over="starts"` all starts of all episodes are equally likely.
 
     In the last row of each slice `truncated_key` is set, and `done` next to it; `terminated` is
     unchanged. In the first row `init_key` is set if the dataset has such a feature. Flags that are
@@ -237,9 +231,8 @@ class SliceSampler(Sampler):
             multiple.
         strict_length: Whether to leave out episodes shorter than a slice. False: they are returned
             as a whole, and batches that contain some are shorter.
-        pad_output: Whether to pad such slices by repeating their last row, so that batches are
-            `[B]`; needs `strict_length=False`. The feature `("collector", "mask")`, bool `[B]`, is
-            False for padding.
+        pad_output: Whether to pad such slices by their last row, so that batches are `[B]`; needs
+            `strict_length=False`. `("collector", "mask")`, bool `[B]`, is False for padding.
         pad: `"zero"`: slices begin at any row of any episode, and are padded after its end: every
             feature is 0 or False there, derived ones too, except `index` and `episode`, which are
             those of the last row; the mask is that of `pad_output`. With `over="starts"` these are
@@ -521,7 +514,6 @@ def runs_of(storage: Any, boundaries: Boundaries | None) -> EpisodeIndex:
 
 
 def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
-    """Return the features that end trajectories by TorchRL's arguments; None: not given."""
     keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
     trajectory, end, several = keys
     others = {name: value for name, value in arguments.items() if name not in _IGNORED}
@@ -549,7 +541,6 @@ def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeInd
 
 
 def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:
-    """Set the flag `key`, and `done` next to it, in marked rows."""
     *above, name = key if isinstance(key, tuple) else (key,)
     if above and batch.get(tuple(above), None) is None:
         batch.set(key, torch.zeros_like(last))
@@ -570,7 +561,6 @@ def _zero(batch: TensorDict, where: Tensor) -> None:
 
 
 def _either(mark: Tensor, stored: Tensor | None) -> Tensor:
-    """Return a flag of any shape `[B, …]` combined with marks `[B, 1]`."""
     if stored is None:
         return mark
     if stored.shape != mark.shape:

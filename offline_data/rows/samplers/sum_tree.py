@@ -6,9 +6,8 @@ level 1    [  sum  |  sum  | … 8 of them        ]
 level 0    [  8 w. |  8 w. | …                  ]          leaves: one weight per row
 ```
 
-A node is the sum of its 8 children, recomputed in a fixed order whenever one of them changes, so
-that no error accumulates. A second tree of the same form has the minimum of the non-zero weights.
-All numbers are float64.
+A node is the sum of its 8 children, in float64, recomputed in a fixed order whenever one of them
+changes, so that no error accumulates. A second tree has the minimum of the non-zero weights.
 """
 
 from __future__ import annotations
@@ -98,11 +97,8 @@ class SumTree:
     def draw(self, fractions: Tensor) -> tuple[Tensor, Tensor]:
         """Draw rows with probability weight / total; never one of weight zero.
 
-        Args:
-            fractions: Uniform numbers, float64 `[n]` in `[0, 1)`; some weight must be non-zero.
-
-        Returns:
-            Rows, int64 `[n]`, and their weights, float64 `[n]`.
+        `fractions` are uniform, float64 `[n]` in `[0, 1)`; some weight must be non-zero. Returns
+        rows, int64 `[n]`, and their weights, float64 `[n]`.
         """
         if compiled is not None:
             count = fractions.shape[0]
@@ -142,7 +138,6 @@ class SumTree:
         self._minima[start - self._first[1] + nodes] = least.min(1)
 
     def _pack(self) -> bytes:
-        """Pack a `Tree` of `_sum_tree.c`."""
         first = [*self._first, *[0] * (_MAX_LEVELS + 1 - len(self._first))]
         addresses = self._sums.ctypes.data, self._minima.ctypes.data
         return struct.pack(

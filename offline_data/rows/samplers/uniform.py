@@ -20,20 +20,15 @@ from offline_data.rows.samplers.base import (
     nothing_to_draw,
 )
 
-_LARGEST_SEED = 2**128
-"""In a state: numpy takes time for more digits."""
+_LARGEST_SEED = 2**128  # in a state: numpy takes time for more digits
 
 
 class RandomSampler(Sampler):
-    """Draws valid transitions uniformly with replacement.
-
-    Iteration over the buffer never ends.
+    """Draws valid transitions uniformly with replacement; iteration over the buffer never ends.
 
     Args:
-        seed: Seed of the sampler's own generator; None: torch's global generator
-            (`torch.manual_seed`).
-        valid_only: Whether to leave out steps whose next observation is unknown and that
-            are not terminated.
+        seed: Seed of the sampler's own generator; None: torch's global one (`torch.manual_seed`).
+        valid_only: Whether to leave out unterminated steps whose next observation is unknown.
         replacement: False returns a `SamplerWithoutReplacement` with `options` as its arguments.
 
     Example:

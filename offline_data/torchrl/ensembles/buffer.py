@@ -86,9 +86,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
     TensorDict `[K, B / K]`. Each sub-batch is what its member returns. `batch["index",
     "buffer_ids"]` are the members and `batch["index", "index"]` the members' `index`, both int64
     `[K, B / K]`. If sub-batches differ in features, shapes or dtypes, the batch is a
-    `LazyStackedTensorDict` with the common features, and `batch[k]` is sub-batch `k` with all its
-    features. Text features whose vocabularies differ are refused (unless members have
-    `decode_text=True`).
+    `LazyStackedTensorDict` with the common features, and `batch[k]` is sub-batch `k` with all of
+    its own. Text of different vocabularies is refused, unless members have `decode_text=True`.
 
     Members are drawn as in TorchRL, whole sub-batches and whatever their sizes: see
     `SamplerEnsemble`. `offline_data.DatasetMixture` mixes single rows, in batches of any size.
@@ -104,9 +103,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ensemble[[0, 1], [[1, 2], [3, 4]]]            all four rows of both, [2, 2, 2]
     ```
 
-    `ensemble[0].extend(…)` writes to a member. Iteration never ends. The info of
-    `sample(return_info=True)` is a TensorDict `[K, B / K]` with `batch["index"]` and the samplers'
-    features.
+    `ensemble[0].extend(…)` writes to a member. Iteration never ends. The info of a sample is a
+    TensorDict `[K, B / K]` with `batch["index"]` and the samplers' features.
 
     Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end
     within a sub-batch; rows by index are transformed and have `index`; an ensemble of some members
@@ -220,7 +218,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @property
     def write_count(self) -> int:
-        """Number of rows written to all members."""
         return sum(member.write_count for member in self.members)
 
     def __len__(self) -> int:
@@ -236,7 +233,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return stack_parts(parts, rows[MEMBER])
 
     def __getitem__(self, index: Any) -> Any:
-        """Return members, or their rows; those of several members are stacked and transformed."""
         numbers, rows = member_index(index, len(self))
         if numbers is None:
             return self
@@ -292,7 +288,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @cached_property
     def _texts(self) -> dict[Key, tuple[int, int]]:
-        """Text features whose codes differ between members; see `vocabularies`."""
         return vocabularies(self.members, [None] * len(self))[1]
 
     def _collate_parts(self, parts: list[Any], numbers: Tensor) -> Any:

@@ -104,7 +104,6 @@ class Parts(Saves):
         return len(self._parts)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one part, or an ensemble of several; see `member_index`."""
         numbers, _ = member_index(index, len(self), rows=False)
         if numbers is None:
             return self
@@ -197,7 +196,6 @@ class StorageEnsemble(Parts):
     runs = rows
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a storage, or an ensemble of several; `[i, rows]`: rows; `[members, rows]`: a list."""
         numbers, rows = member_index(index, len(self))
         if not rows:
             return super().__getitem__(index if numbers is None else numbers)
@@ -286,12 +284,9 @@ class SamplerEnsemble(Parts, Sampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Draw a batch of `B` rows, a multiple of `K`, from a `StorageEnsemble` of equal length.
 
-        Returns:
-            A TensorDict `[K]`, with `buffer_ids` int64 `[K]` and `index` int64 `[K, B / K]`; and
-            the features returned by the sampler of each sub-batch, if any, by its number.
-
-        Raises:
-            UsageError: Another size or storage; a sampler that returns too few rows.
+        Returns a TensorDict `[K]`, with `buffer_ids` int64 `[K]` and `index` int64 `[K, B / K]`;
+        and the features of each sub-batch's sampler, if any, by its number. Raises `UsageError` for
+        another size or storage, or a sampler that returns too few rows.
         """
         if not isinstance(storage, StorageEnsemble) or len(storage) != len(self):
             raise UsageError(
@@ -392,11 +387,9 @@ class WriterEnsemble(Parts, Writer):
 
     @property
     def write_count(self) -> int:  # type: ignore[override]
-        """Number of rows written by all of them."""
         return sum(writer.write_count for writer in self.writers)
 
     def register_storage(self, storage: StorageEnsemble) -> None:
-        """Set the storage of each writer to that of its member."""
         if len(storage) != len(self.writers):
             raise UsageError(
                 f"writers has {plural(len(self.writers), 'item')} for {plural(len(storage), 'storage')}"

@@ -49,8 +49,7 @@ from offline_data.torchrl.storages.trajectory_index import (
 )
 from offline_data.torchrl.storages.views import SelectedLeaves
 
-_NOBODY = -1
-"""Process id in a copy that shares the memory of another storage and must not write."""
+_NOBODY = -1  # process id in a copy that shares the memory of another storage and must not write
 
 _THERE = (
     "send rows to that process, for example by a torch.multiprocessing.Queue, and write them there; or "
@@ -136,8 +135,7 @@ class GrowingStorage(Saves):
 
         Raises:
             IndexError: A row beyond `max_size`, or one that would leave a gap.
-            UsageError: Data that do not match the stored rows, or a call from a process other than
-                the one that created the storage.
+            UsageError: Data that do not match the stored rows, or a call from another process.
         """
         if self._process != os.getpid():
             raise UsageError(
@@ -364,7 +362,6 @@ class GrowingStorage(Saves):
         return f"{type(self).__name__}({len(self)} of {plural(self.max_size, 'row')})"
 
     def _use(self, leaves: Leaves, shape: Sequence[int]) -> None:
-        """Set the memory of all rows to tensors `[max_size, …]`."""
         # Operations on a subclass (tensordict's memory maps) are slow.
         self._leaves = {
             key: leaf.detach().as_subclass(torch.Tensor) for key, leaf in leaves.items()
@@ -388,7 +385,6 @@ class GrowingStorage(Saves):
         return SelectedLeaves(self, select_keys(known, keys))
 
     def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
-        """Return the batch of `rows` with the features `keys`; None: all."""
         known = self._written_leaves()
         rows = rows.to(self.device)
         if self._frame.template is not None:
@@ -455,7 +451,6 @@ class GrowingStorage(Saves):
         self._index.steps = self.steps
 
     def _encode_text(self, key: Key, leaf: Any) -> Tensor:
-        """Return the int32 codes of strings, adding new ones."""
         if self._leaves and key not in self._words:
             raise UsageError(f"The leaf {join_key(key)} is text; stored rows have no such text")
         words = self._words.setdefault(key, [])
@@ -475,7 +470,6 @@ class GrowingStorage(Saves):
         return origin_of(data, count)
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
-        """Write `count` rows: all their features, or none if one does not match."""
         self._check_leaves(leaves, count)
         positions = index if isinstance(index, slice) else index.to(self.device)
         for key, leaf in leaves.items():
@@ -506,7 +500,6 @@ class GrowingStorage(Saves):
 
     @property
     def _shares(self) -> bool:
-        """Whether rows are in memory shared with other processes."""
         leaves = self._leaves.values()
         return any(leaf.is_shared() for leaf in leaves)  # type: ignore[no-untyped-call]
 

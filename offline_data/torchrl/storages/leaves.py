@@ -20,8 +20,7 @@ from offline_data.rows import fields
 from offline_data.rows.derived.base import is_leaf
 from offline_data.rows.gather.plan import INDEX
 
-Leaves: TypeAlias = "dict[Key, Tensor]"
-"""Tensors by key; a bare tensor has the key `()`."""
+Leaves: TypeAlias = "dict[Key, Tensor]"  # tensors by key; a bare tensor has the key `()`
 
 
 @pickled_by_name
@@ -80,12 +79,7 @@ _ROWS = {
 
 
 class StoredRows:
-    """The rows in the state of a `TensorStorage`, checked.
-
-    Args:
-        content: From a state, or anything.
-        count: Number of rows.
-        ndim: Dimensions of the storage.
+    """The rows in the state of a `TensorStorage`, checked; raises `IntegrityError`.
 
     Attributes:
         leaves: Tensors `[count, …]`.
@@ -93,9 +87,6 @@ class StoredRows:
         columns: Sizes of the storage's dimensions beyond the first; `width` is their product.
         frame: Structure of the rows.
         words: Texts by their codes.
-
-    Raises:
-        IntegrityError: They do not fit together.
     """
 
     def __init__(self, content: Any, count: int, ndim: int) -> None:

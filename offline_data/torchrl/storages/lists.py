@@ -134,7 +134,6 @@ class ListStorage(GrowingStorage):
         return torch.cat(known) if len(known) == len(items) else None
 
     def _to_stored(self, item: Any) -> Any:
-        """Return an object as stored: tensorclasses as TensorDicts, tensors on the device."""
         item = plain(item)
         if self.device is None:
             return item
@@ -189,8 +188,7 @@ class LazyStackStorage(ListStorage):
     """A `ListStorage` of TensorDicts that returns several rows as a lazy stack; their shapes may differ.
 
     `batch.get(key, as_padded_tensor=True)` pads a feature, `as_list=True` returns those of the
-    rows. Rows that are no TensorDicts, which TorchRL cannot return, are lists and batches as in a
-    `ListStorage`.
+    rows. Rows that are no TensorDicts, which TorchRL cannot return, are as in a `ListStorage`.
 
     Args:
         max_size: Capacity in rows; None: unlimited.
@@ -249,8 +247,6 @@ def _transition(item: Any) -> Any:
 
 
 def _marks_of(row: Any) -> tuple[bool, int]:
-    """Return whether a trajectory ends with a row, and its number."""
-
     def leaf(key: Key) -> Any:
         return row.get(key, None)
 

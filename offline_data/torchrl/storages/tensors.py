@@ -34,8 +34,7 @@ from offline_data.torchrl.storages.trajectory_index import origin_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-META = "meta.json"
-"""File that marks a folder as a memory-mapped TensorDict."""
+META = "meta.json"  # file that marks a folder as a memory-mapped TensorDict
 
 
 class TensorStorage(GrowingStorage):
@@ -220,11 +219,9 @@ class LazyMemmapStorage(LazyTensorStorage):
         return bool(self._leaves)
 
     def share_memory_(self) -> Self:
-        """Return the storage; files are always shared."""
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out rows: the other process opens the files."""
         closed: dict[str, Any] = {"_leaves": {}, "_plans": {}, "_cleaner": None}
         return {**GrowingStorage.__getstate__(self), **closed}
 

@@ -68,12 +68,10 @@ class TrajectoryIndex:
     computing runs after it costs `O(rows)` once.
     """
 
-    width = 1
-    """Number of rows per step, one per environment; each column has separate trajectories."""
+    width = 1  # number of rows per step, one per environment; each column has separate trajectories
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps
-        """Capacity in steps: step 0 may continue the last one."""
+        self.steps = steps  # capacity in steps: step 0 may continue the last one
         self.clear()
 
     def clear(self) -> None:
@@ -180,7 +178,6 @@ class TrajectoryIndex:
         return step
 
     def _next(self, step: Any) -> Any:
-        """Return the step after `step`, an int or int64 of any shape."""
         return (step + 1) % self.steps
 
     def _reserve(self, count: int) -> None:
