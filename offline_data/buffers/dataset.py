@@ -393,8 +393,8 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
 
         With `world` ranks, each gets its share of every epoch, with the same number and sizes of
         batches in all ranks, as DDP needs. If the rows are not divisible by `world`, up to
-        `world - 1` of them are repeated in an epoch; with `drop_last=True` none is repeated, and
-        rows that do not fill a batch in every rank are dropped.
+        `world - 1`, the first of an epoch, are repeated at its end; with `drop_last=True` none is,
+        and rows that do not fill a batch in every rank are dropped.
 
         Args:
             batch_size: Rows in a batch of each rank; None: the buffer's `batch_size`.

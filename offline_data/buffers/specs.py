@@ -53,15 +53,10 @@ class Specs:
 @pickled_by_name
 @dataclass(frozen=True, eq=False)
 class Spaces:
-    """Bounds of features, before they are TorchRL specs.
+    """Bounds of features, before they are TorchRL specs."""
 
-    Attributes:
-        leaves: Bounds and stored dtype of each feature, by TED key.
-        observed: Root keys of observations.
-    """
-
-    leaves: Mapping[Key, tuple[LeafSpace, str]]
-    observed: frozenset[Key]
+    leaves: Mapping[Key, tuple[LeafSpace, str]]  # bounds and stored dtype, by TED key
+    observed: frozenset[Key]  # root keys of observations
 
     def rename(self, names: Mapping[Key, Key]) -> Spaces:
         """Return them by other names; `names` has all features."""

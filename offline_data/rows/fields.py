@@ -22,19 +22,12 @@ _WORDS = 624  # of the Mersenne Twister, torch's generator on the CPU
 
 @dataclass(frozen=True)
 class StateField:
-    """A field of a state: what it is, and the attribute that it is saved from and loaded to.
+    """A field of a state: what it is, and the attribute that it is saved from and loaded to."""
 
-    Attributes:
-        expected: What a value is, for messages.
-        holds: Whether a value is that.
-        attribute: Empty: that of the field's name; None: the class itself saves and loads it.
-        optional: Whether states of earlier versions lack it; left out if the attribute is None.
-    """
-
-    expected: str
-    holds: Callable[[Any], object]
-    attribute: str | None = ""
-    optional: bool = False
+    expected: str  # what a value is, for messages
+    holds: Callable[[Any], object]  # whether a value is that
+    attribute: str | None = ""  # "": that of the field's name; None: the class saves and loads it
+    optional: bool = False  # whether earlier states lack it; left out if the attribute is None
 
     def at(self, attribute: str | None) -> Self:
         """Return the field of another attribute."""

@@ -61,21 +61,13 @@ _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 @dataclass(frozen=True)
 class SavedView:
-    """Contents of a view file.
+    """Contents of a view file."""
 
-    Attributes:
-        dataset: The dataset's id with its revision.
-        path: The dataset directory when the view was saved.
-        identity: See `identity_of`.
-        arrays: `episodes`; or `first` and `lengths`; or `rows`: int64.
-        recipe: Parameters of the steps that selected the rows, if they are known.
-    """
-
-    dataset: str
-    path: str
-    identity: str
-    arrays: Mapping[str, Tensor]
-    recipe: tuple[Mapping[str, Any], ...] = ()
+    dataset: str  # its id with its revision
+    path: str  # the dataset directory when the view was saved
+    identity: str  # see `identity_of`
+    arrays: Mapping[str, Tensor]  # `episodes`; or `first` and `lengths`; or `rows`: int64
+    recipe: tuple[Mapping[str, Any], ...] = ()  # steps that selected the rows, if known
 
 
 def identity_of(manifest: Manifest) -> str:
@@ -149,10 +141,8 @@ def save_view(
 def read_view(path: Path) -> SavedView:
     """Read a file written by `save_view`; executes nothing in it.
 
-    Raises:
-        NotFoundError, AccessError: No such file, or it cannot be read.
-        NewerFormatError: Written by a newer version of this package.
-        IntegrityError: Not a view, or damaged.
+    Raises `NotFoundError`, `AccessError`, `NewerFormatError` for a newer version's, and
+    `IntegrityError` if it is not a view, or damaged.
     """
     try:
         if path.exists() and not path.is_file():  # opening a FIFO would block forever

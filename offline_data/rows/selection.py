@@ -46,18 +46,14 @@ class Pieces:
     view                     0  1  2  3   4  5       first = [4, 8], lengths = [4, 2]
     ```
 
-    Attributes:
-        first: First storage row of each piece, int64 `[P]`, in the view's order.
-        lengths: Number of rows of each piece, int64 `[P]`, at least one.
-
     Example:
         >>> view = Pieces(torch.tensor([4, 8]), torch.tensor([4, 2]))
         >>> view.count, view.at(torch.tensor([0, 3, 5])).tolist()
         (6, [4, 7, 9])
     """
 
-    first: Tensor
-    lengths: Tensor
+    first: Tensor  # storage row of each piece, int64 `[P]`, in the view's order
+    lengths: Tensor  # of each piece, int64 `[P]`, at least one
 
     def __reduce__(self) -> tuple[object, ...]:
         return Pieces, (self.first, self.lengths)

@@ -83,11 +83,10 @@ class Saves(ABC):  # noqa: B024 - subclasses have abstract methods
         return {n: v for n, v in found.items() if not (v is None and saved[n].optional)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a state returned by `state_dict`; everything is checked before anything changes.
+        """Resume from a state of `state_dict`; everything is checked before anything changes.
 
-        Raises:
-            IntegrityError: A damaged state.
-            UsageError: The state of another object, or of one with other options.
+        Raises `IntegrityError` for a damaged state, and `UsageError` for one of another object, or
+        of other options.
         """
         self.check_state(state_dict)
         self._set_state(state_dict)

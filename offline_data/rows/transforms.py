@@ -118,13 +118,8 @@ def apply_transforms(
     """Apply the steps in order, then restore the labels.
 
     Steps get copies of the labels; the result has the original labels unless the steps selected,
-    reordered or reshaped rows together with their labels.
-
-    Args:
-        steps: Functions applied in order.
-        batch: Input of the first; the labels of a TensorDict are those in it.
-        labels: Labels of any other kind of batch, each `[B, …]`.
-        names: Names of the label features; the first is that of the row numbers.
+    reordered or reshaped rows together with their labels. Labels are `labels`, each `[B, …]`, or
+    those in a TensorDict, with these `names`; the first is that of the row numbers.
     """
     if not steps:
         return batch

@@ -39,10 +39,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse(owner: str, given: Mapping[str, Any], known: str) -> None:
-    """Raise `UsageError`, for a class `owner`, if unsupported arguments were given.
-
-    `known` are the names in TorchRL's signature, separated by spaces.
-    """
+    """Raise `UsageError` for unsupported arguments; `known`: TorchRL's, separated by spaces."""
     for name, value in given.items():
         if name not in known.split():
             raise UsageError(f"{owner} has no argument {name!r}")

@@ -350,9 +350,8 @@ def newest(entries: Iterable[Entry]) -> Entry | None:
 def locate(text: str, settings: Settings, *, to_get: bool = True) -> Entry:
     """Find a dataset by its id or by the path of its directory.
 
-    A part of a dataset needs no revision if no other is on this disk. The error for a missing
-    dataset names similar ones and, with `to_get`, how to get it. Raises `NotFoundError`,
-    `InvalidIdError`.
+    A part of a dataset needs no revision if no other is on this disk. The error for a missing one
+    names similar ones and, with `to_get`, how to get it. Raises `NotFoundError`, `InvalidIdError`.
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset"))

@@ -71,11 +71,8 @@ class EpochBatches(DistributedSampler[Any]):
     ```
 
     Batches `k` of all `W` ranks together have the rows of batch `k` of a single rank with a batch
-    size `W` times as large. All ranks have the same number and sizes of batches: if the rows are not
-    divisible by `W`, up to `W - 1` from the beginning of the order are repeated at its end.
-
-    It is a `DistributedSampler`, so that trainers do not shard the ranks' shares again. For arguments
-    and errors see `BaseDatasetExperienceReplay.dataloader`.
+    size `W` times as large. It is a `DistributedSampler`, so that trainers do not shard the shares
+    again. For arguments, errors and remainders see `BaseDatasetExperienceReplay.dataloader`.
     """
 
     _rows_in_order = True  # whether the rows after a position do not depend on the batch size
@@ -170,9 +167,8 @@ class EpochBatches(DistributedSampler[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position, with the seed and the order of the state.
 
-        Batch size and number of ranks stay: inside an epoch, the position must begin one of their
-        batches. Raises `UsageError` otherwise or for other rows, and `IntegrityError` for a damaged
-        state.
+        Inside an epoch it must begin a batch of this batch size and number of ranks. Raises
+        `UsageError` otherwise or for other rows, and `IntegrityError` for a damaged state.
         """
         own, state = self.identity(), fields.check(state, "a loader", {})
         if {name: state.get(name) for name in own} != own or "epoch" not in state:

@@ -74,8 +74,7 @@ def fetch(buffer: Any, rows: Sequence[int]) -> Any:
 class WholeBatches:
     """The rows of a buffer by batch, as the dataset of a loader; other attributes are the buffer's.
 
-    A loader that another library makes of this one's dataset asks for single rows, which would then
-    be taken for batches: that is an error.
+    It is an error if a loader that another library makes of it asks for single rows.
     """
 
     def __init__(self, buffer: Any) -> None:

@@ -98,9 +98,8 @@ class LazyColumns:
 class RowsStorage(theirs.Storage):  # type: ignore[misc]
     """A read-only TorchRL storage whose rows are gathered from a dataset or a view.
 
-    Batches are the buffer's before its transforms. With `valid_only`, steps whose next
-    observation is unknown and that are not terminated are left out of the numbering. `storage[:]`,
-    where TorchRL's samplers look for trajectories, is `LazyColumns`.
+    Batches are the buffer's before its transforms; with `valid_only` the other rows have no number.
+    `storage[:]`, where TorchRL's samplers look for trajectories, is `LazyColumns`.
     """
 
     def __init__(self, buffer: Buffer, *, valid_only: bool = True) -> None:

@@ -28,10 +28,8 @@ class MixtureEpisodes(EpisodeTable):
     """Columns of the episodes of a mixture's sources, one table after the other.
 
     The columns are those that all have, and `source`, int64 `[E]`; `start` is a row of the source.
-
-    Attributes:
-        first: Row of the first episode of each source, int64 `[S]`: an episode of a batch is row
-            `first[batch["source"]] + batch["episode"]`.
+    An episode of a batch is row `first[batch["source"]] + batch["episode"]`; `first` is int64
+    `[S]`.
     """
 
     def __init__(self, tables: Sequence[EpisodeTable]) -> None:

@@ -58,17 +58,11 @@ if TYPE_CHECKING:
 
 @pickled_by_name
 class MixtureDraw(NamedTuple):
-    """Rows drawn for one batch of a mixture.
+    """Rows drawn for one batch of a mixture."""
 
-    Attributes:
-        source: Member of each row, int64 `[B]`.
-        draws: Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended.
-        by_number: Whether rows were chosen by number, so that they have no features of samplers.
-    """
-
-    source: torch.Tensor
-    draws: tuple[tuple[int, Any], ...]
-    by_number: bool = False
+    source: torch.Tensor  # member of each row, int64 `[B]`
+    draws: tuple[tuple[int, Any], ...]  # members, and their draws; several if an epoch ended
+    by_number: bool = False  # whether rows were chosen so, without features of samplers
 
     def state_dict(self) -> dict[str, Any]:
         parts = [{"member": member, "draw": draw.state_dict()} for member, draw in self.draws]

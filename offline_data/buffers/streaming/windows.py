@@ -160,15 +160,9 @@ class BatchForm:
 
 
 class Window:
-    """Consecutive whole episodes in memory: a `Storage`, and the items that remain to be drawn.
+    """Consecutive whole episodes in memory: a `Storage`, and the items that remain to be drawn."""
 
-    Attributes:
-        keys: Features of its batches.
-        items: First rows and lengths `[K]` of all items, in order; see `BatchForm.draw`.
-        skipped: Skipped episodes before or among its episodes.
-    """
-
-    items: tuple[NDArray[np.int64], NDArray[np.int64]]
+    items: tuple[NDArray[np.int64], NDArray[np.int64]]  # all, in order; see `BatchForm.draw`
 
     def __init__(
         self,

@@ -54,19 +54,12 @@ class Derived(Protocol):
 
 
 class Spans(NamedTuple):
-    """For each row, the run that contains it; all `[B]`, on the CPU.
+    """For each row, the run that contains it; all `[B]`, on the CPU."""
 
-    Attributes:
-        first: First row of the run, int64.
-        last: Last row of the run, int64.
-        valid: Whether the observation after the last row is known, or the row is terminated.
-        known: Whether the observation after the last row is known.
-    """
-
-    first: Tensor
-    last: Tensor
-    valid: Tensor
-    known: Tensor
+    first: Tensor  # row, int64
+    last: Tensor  # row, int64
+    valid: Tensor  # whether the observation after the last row is known, or the row is terminated
+    known: Tensor  # whether the observation after the last row is known
 
 
 def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:

@@ -33,10 +33,8 @@ _Operation: TypeAlias = Callable[[Any, Any, Any, float], Any]
 class Scale:
     """Mean and standard deviation of one feature, elementwise; its repr has all digits.
 
-    Attributes:
-        mean: float64, on the CPU, in a shape that broadcasts to a row.
-        std: Standard deviation of the population; likewise.
-        count: Number of finite values used, int64; None: not given.
+    Both are float64, on the CPU, in a shape that broadcasts to a row; `std` is the population's.
+    `count` is the number of finite values used, int64; None: not given.
     """
 
     kind = "std"

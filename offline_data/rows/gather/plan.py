@@ -39,41 +39,27 @@ class Place:
 
 @dataclass(frozen=True)
 class Gather:
-    """One gather of rows of a file, and the features cut from the result.
-
-    `width` is the number of words gathered from the start of a row; it exceeds the row if the next
-    row is needed too. `episode` is the word with the episode's number, in the one gather that
-    provides it to the others. `stride` is in bytes.
-    """
+    """One gather of rows of a file, and the features cut from the result."""
 
     file: str
     rows: int
-    stride: int
+    stride: int  # in bytes
     at: At
-    width: int
+    width: int  # words gathered from the start of a row; more than it has if the next is needed too
     places: tuple[Place, ...]
-    episode: int | None = None
+    episode: int | None = None  # word with the episode's number, in the gather that provides it
 
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """Instructions to build a batch.
+    """Instructions to build a batch."""
 
-    Attributes:
-        gathers: Gathers in order; the one with `episode` first.
-        slots: Slot of each feature of the batch; slot 0 is the index.
-        count: Number of slots of raw features, including intermediate ones.
-        flags: Slots of root flags.
-        done: Slots of `done`, `terminated` and `truncated` under `next`, if `done` is needed.
-        encoded: Encoded features by slot, after the slots of raw ones.
-    """
-
-    gathers: tuple[Gather, ...]
-    slots: Mapping[Key, int]
-    count: int
-    flags: tuple[int, ...]
-    done: tuple[int, int, int] | None
-    encoded: Mapping[int, EncodedLeaf]
+    gathers: tuple[Gather, ...]  # in order; the one with `episode` first
+    slots: Mapping[Key, int]  # of each feature of the batch; 0 is the index
+    count: int  # of slots of raw features, including intermediate ones
+    flags: tuple[int, ...]  # slots of root flags
+    done: tuple[int, int, int] | None  # slots of next done, terminated, truncated, if needed
+    encoded: Mapping[int, EncodedLeaf]  # by slot, after the slots of raw features
 
 
 _Leaves: TypeAlias = list[tuple[LeafSpec, int]]  # leaves of one file with their slots

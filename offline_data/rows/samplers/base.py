@@ -78,24 +78,15 @@ class RingOrder:
 @pickled_by_name
 @dataclass(frozen=True)
 class EpisodeIndex:
-    """Runs of consecutive rows: the episodes of a storage, or pieces of them.
+    """Runs of consecutive rows: the episodes of a storage, or pieces; every row belongs to one."""
 
-    Every row belongs to exactly one.
-
-    Attributes:
-        starts: First row of each episode, int64 `[E]`, ascending.
-        lengths: Number of rows of each episode, int64 `[E]`, at least one.
-        final: Whether the observation after each episode's last row is known, bool `[E]`; None:
-            known for all.
-        order: Order in which the rows of an episode are adjacent, if row numbers are not such an
-            order; `starts` are then positions in it.
-        episode: Episode that each run is a piece of, int64 `[E]`; None: of another one each.
-    """
-
-    starts: Tensor
-    lengths: Tensor
+    starts: Tensor  # first row of each episode, int64 `[E]`, ascending
+    lengths: Tensor  # number of rows of each episode, int64 `[E]`, at least one
+    # whether the observation after each episode's last row is known, bool `[E]`; None: for all
     final: Tensor | None = None
+    # in which an episode's rows are adjacent, if they are not by number; has `starts` as positions
     order: RingOrder | None = None
+    # that each run is a piece of, int64 `[E]`; None: each is of another one
     episode: Tensor | None = None
 
     def of(self, rows: Tensor) -> Tensor:
@@ -106,13 +97,10 @@ class EpisodeIndex:
 @pickled_by_name
 @dataclass(frozen=True)
 class Boundaries:
-    """Features that separate trajectories, instead of a storage's default ones.
+    """Features that separate trajectories, instead of a storage's default ones."""
 
-    `trajectory` is a feature of numbers, `ends` are flags; a flag is set if any of its elements is.
-    """
-
-    trajectory: Key | None
-    ends: tuple[Key, ...]
+    trajectory: Key | None  # numbers
+    ends: tuple[Key, ...]  # flags; one is set if any of its elements is
 
     def check_stored(self) -> None:
         """Raise `UsageError` unless the features agree with a dataset's stored episodes."""

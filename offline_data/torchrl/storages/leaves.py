@@ -25,17 +25,11 @@ Leaves: TypeAlias = "dict[Key, Tensor]"  # tensors by key; a bare tensor has the
 
 @pickled_by_name
 class Frame(NamedTuple):
-    """Structure of rows besides their leaves.
+    """Structure of rows besides their leaves."""
 
-    Attributes:
-        template: Tree with a leaf's number in place of each leaf; None for a TensorDict.
-        names: Dimension names of a TensorDict row.
-        nested: Batch dimensions of nested TensorDicts beyond those of the root.
-    """
-
-    template: Any = None
-    names: tuple[str | None, ...] = ()
-    nested: tuple[tuple[Key, tuple[int, ...]], ...] = ()
+    template: Any = None  # tree with a leaf's number in place of each leaf; None for a TensorDict
+    names: tuple[str | None, ...] = ()  # dimension names of a TensorDict row
+    nested: tuple[tuple[Key, tuple[int, ...]], ...] = ()  # dims beyond the root's of nested ones
 
     @classmethod
     def of(cls, data: Any, dims: int) -> Frame:
