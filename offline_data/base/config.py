@@ -62,12 +62,9 @@ class TransferLimits:
     """The user's download limits; None: the default of `FetchLimits`."""
 
     files_at_once: int | None = None
-    timeout: float | None = None
-    """Timeouts in seconds for connecting and for receiving a byte."""
-    tries: int | None = None
-    """Consecutive attempts without progress before a host is given up."""
-    bytes_per_second: int | None = None
-    """Bytes per second, over all downloads of a process."""
+    timeout: float | None = None  # seconds, for connecting and for receiving a byte
+    tries: int | None = None  # attempts without progress before a host is given up
+    bytes_per_second: int | None = None  # over all downloads of a process
 
 
 @pickled_by_name

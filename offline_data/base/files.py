@@ -117,16 +117,14 @@ def parse_bytes(text: str, where: str) -> int:
 
 
 def check_links(root: Path, *paths: Path) -> None:
-    """Raise `AccessError` if a path below a root leads through another user's link, but uid 0's.
-
-    In a root that users share, it could lead what this user writes to any place.
-    """
+    """Raise `AccessError` if a path below a root leads through another user's link, but uid 0's."""
     parts = {part for path in paths for part in (path, *path.parents) if root in part.parents}
     for part in sorted(parts):
         try:
             state = os.lstat(part)
         except OSError:  # nothing is there yet, or the caller finds out
             continue
+        # In a root that users share, it could lead what this user writes to any place.
         if stat.S_ISLNK(state.st_mode) and state.st_uid not in {os.geteuid(), 0}:
             raise AccessError(
                 f"{part} is a link of another user (number {state.st_uid}): nothing is written "

@@ -92,11 +92,8 @@ def _table(bits: np.random.PCG64, size: int, below: int) -> Numbers:
 
 
 def _add(left: Numbers, right: Numbers, modulus: int) -> Numbers:
-    """Add modulo `modulus`; both sides are below it.
-
-    If the sum is already below, subtracting wraps to a huge unsigned number, so the minimum is the
-    sum; faster than a division.
-    """
+    """Add modulo `modulus`; both sides are below it."""
     total = left + right
     less = total - modulus
+    # Faster than a division: below zero wraps to a huge unsigned number, so the minimum is the sum.
     return np.minimum(total.view(np.uint64), less.view(np.uint64)).view(np.int64)

@@ -127,8 +127,7 @@ class Conversion:
 class ConversionProcess:
     """A child process that converts a raw file or folder, or a shard, into a dataset directory.
 
-    It starts on entering a `with` block and ends with it. Within `writing` it is used like the
-    `DatasetBuild` in the process.
+    It starts on entering a `with` block and ends with it; in `writing` it is like `DatasetBuild`.
     """
 
     episodes: int | None = None

@@ -117,10 +117,7 @@ def plan_convert(
 
 
 def inspect_files(path: Path) -> Inspection:
-    """List the arrays of a file or folder in a child process, and propose a mapping of them.
-
-    Raises `NotFoundError`, `AccessError`, `FormatError`.
-    """
+    """List a path's arrays in a child process, propose a mapping; raises as `read_head` does."""
     check_plain(path)
     with ConversionProcess(path) as process:
         return process.inspect()
@@ -267,10 +264,7 @@ def _copy(entry: Entry, job: BuildJob, progress: Progress, folder: Path) -> None
 
 
 def _find_older(build: Build, settings: Settings) -> Entry | None:
-    """Return the dataset of this name to replace, if any; a range of episodes replaces none.
-
-    Raises `UsageError` if one made from other files is there, without `force`.
-    """
+    """Return the dataset of this name to replace, if any; by a range, none. Raises `UsageError`."""
     dataset = replace(build.job.id, revision=None)
     older = find(settings.root, dataset)
     if not build.options.whole or older is None or older.path == build.job.destination:

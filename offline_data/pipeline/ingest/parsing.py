@@ -22,13 +22,10 @@ _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Turn exceptions of the block into a `FormatError`, or `AccessError`, that names the path.
-
-    Errors of this package pass, as does `ImportError`: a missing package is not the file's fault.
-    """
+    """Turn exceptions of the block into a `FormatError`, or `AccessError`, that names the path."""
     try:
         yield
-    except (OfflineDataError, ImportError):
+    except (OfflineDataError, ImportError):  # a missing package is not the fault of the file
         raise
     except MemoryError as error:
         raise FormatError(

@@ -1,7 +1,4 @@
-"""Plans of `download` and `convert` for jobs of a batch queue; see `jobs.plan_file`.
-
-Finished shards are in the work folder below the root, where `download` finds them, too.
-"""
+"""Plans of `download` and `convert` for jobs of a batch queue; see `jobs.plan_file`."""
 
 from __future__ import annotations
 

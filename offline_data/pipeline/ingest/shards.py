@@ -89,8 +89,7 @@ _PREFETCHED = 1  # shards that are fetched while the workers convert others
 class ShardedJob:
     """The conversion of a dataset, shard by shard; the same in every process."""
 
-    build: BuildJob
-    """The dataset to build; its `files` are local raw files."""
+    build: BuildJob  # its `files` are local raw files
     release: Release
     shards: tuple[Shard, ...]
     options: Options
@@ -150,22 +149,17 @@ class ShardedJob:
 class ShardRecord:
     """Record of a finished shard."""
 
-    seen: int
-    """Number of episodes of the shard up to the last requested one."""
+    seen: int  # episodes of the shard up to the last requested one
     episodes: int  # written
     files: tuple[dict[str, Any], ...] = ()
-    skipped: tuple[dict[str, Any], ...] = ()
-    """Skipped episodes of a shard without any written row, for the manifest."""
-    notes: tuple[str, ...] = field(default=(), compare=False)
-    """Notes of fetching and converting it."""
+    skipped: tuple[dict[str, Any], ...] = ()  # only if no row was written
+    notes: tuple[str, ...] = field(default=(), compare=False)  # of fetching and converting
 
 
 _RECORDED = ("seen", "episodes", "files", "skipped")  # on the disk
 
 
 class _Notes(SilentProgress):
-    """Keeps notes of another process."""
-
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -182,8 +176,7 @@ class ConvertShard:
 
     job: ShardedJob
     settings: Settings
-    stay: frozenset[str]
-    """Digests of raw files to keep."""
+    stay: frozenset[str]  # digests of raw files to keep
 
     def __call__(self, task: Task) -> ShardRecord:
         """Convert the shard; raises what `download` raises, naming the shard."""

@@ -65,8 +65,7 @@ _PREFIX = "stream-"
 class StreamPlan:
     """A dataset that is read shard by shard; the same in every process."""
 
-    id: str
-    """Its id with the revision, or the path of the raw files."""
+    id: str  # with the revision, or the path of the raw files
     adapter: str
     release: Release
     shards: tuple[Shard, ...]
@@ -170,10 +169,7 @@ class ShardReader:
         self._process: ConversionProcess | None = None
 
     def pieces(self, order: Sequence[int], skip: int = 0) -> Generator[StreamPiece]:
-        """Yield the episodes of shards, those of the first without `skip`.
-
-        Raises `FormatError`, which names the shard, and what `download` raises on fetching.
-        """
+        """Yield episodes, the first shard's without `skip`; raises as `download`, naming shards."""
         plan, release = self.plan, self.plan.release
         with ExitStack() as stack:
             stack.enter_context(_online(plan.id.partition("@")[0], self._settings))

@@ -1,7 +1,4 @@
-"""Executors, which run the tasks of a job: in this process, in local processes, in a given pool.
-
-The one for Ray is in `jobs.ray`.
-"""
+"""Executors run the tasks of a job: here, in local processes, in a given pool (Ray: `jobs.ray`)."""
 
 from __future__ import annotations
 
@@ -116,14 +113,10 @@ BYTES_A_SECOND = 250e6  # rows that a core takes or reads, compares, hashes and 
 class Cost:
     """Seconds that all tasks are estimated to take."""
 
-    calls: float
-    """Of calling functions, one after the other."""
-    processor: float
-    """Of it, seconds of a core: a function that waits takes fewer."""
-    rows: float
-    """Of a core, to read, compare, hash and write rows."""
-    start: float
-    """Until worker processes have started, at the same time."""
+    calls: float  # of calling functions, one after the other
+    processor: float  # of it, of a core: a function that waits takes fewer
+    rows: float  # of a core, to read, compare, hash and write rows
+    start: float  # until worker processes have started, at the same time
 
 
 def choose_workers(workers: int, cores: int, cost: Cost) -> int:

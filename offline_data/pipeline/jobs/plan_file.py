@@ -57,18 +57,13 @@ class _PlanVersion:
 class PlanFile(ABC):
     """Base of plans: a dataset to make, and the progress so far; fields are those of the file."""
 
-    command: ClassVar[str]
-    """The command that writes such plans."""
-    file: UserPath
-    """Its place, which is not in it."""
-    id: str
-    """Id of the new dataset."""
+    command: ClassVar[str]  # writes such plans
+    file: UserPath  # its place, which is not in it
+    id: str  # of the new dataset
     destination: UserPath
-    root: UserPath
-    """Root of datasets, locks, raw files and work folders."""
+    root: UserPath  # of datasets, locks, raw files and work folders
     tasks: int = 0
-    generation: int = 0
-    """Number of times that the work was planned again after a revision."""
+    generation: int = 0  # times that the work was planned again after a revision
     published: bool = False
 
     @classmethod
@@ -183,8 +178,7 @@ class Share:
     plan: PlanFile
     ran: int  # by this process
     missing: tuple[int, ...]
-    result: Stored | None
-    """The dataset, if it is published; `existed` is True if another process published it."""
+    result: Stored | None  # if published; `existed`: by another process
 
 
 def work_at(

@@ -192,7 +192,6 @@ class _RayRun:
         self._waiting.appendleft(number)
 
     def cancel(self) -> None:
-        """Cancel running tasks and wait for their end."""
         pending = list(self._under_way)
         self._under_way.clear()
         deadline = time.monotonic() + _ENDS_WITHIN

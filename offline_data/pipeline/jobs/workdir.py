@@ -79,10 +79,7 @@ class WorkDir:
         *,
         durable: bool,
     ) -> None:
-        """Record that a task is finished; see `Record` and `write_checked`.
-
-        Rows that were not forced to the disk may be lost in a crash of the machine; see `sound`.
-        """
+        """Record a finished task, see `Record`; a crash may lose unsynced rows, see `sound`."""
         about = {"counts": counts, "written": written}
         with disk_errors(self.path):
             write_checked(self.record(task), about, columns, durable=durable)

@@ -31,12 +31,11 @@ from offline_data.base.pickles import name_of
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 """Types whose values are identified by their `repr`."""
 
-_SKIPPED = {
+_SKIPPED = {  # class attributes without effect, or set by Python at times of its own
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__",
     "__doc__", "__firstlineno__", "__module__", "__slotnames__", "__static_attributes__",
     "__weakref__", "_abc_impl",
 }  # fmt: skip
-"""Class attributes without effect on behaviour, or set by Python at times of its own."""
 
 _COUNTED_BY_NAME = {"offline_data", "numpy", "tensordict", "torch", "torchrl"}
 """Packages that are identified by name even if the function is defined in them."""
@@ -166,11 +165,8 @@ class _Walk:
         self._sha = hashlib.sha256()
 
     def add(self, value: Any) -> None:
-        """Add a value, or a reference if it was added before; constants each time.
-
-        Which equal constants are one object depends on how the code was loaded.
-        """
-        if type(value) in _PLAIN:
+        """Add a value, or a reference if it was added before."""
+        if type(value) in _PLAIN:  # each time: which are one object depends on how code was loaded
             self._say(f"plain {type(value).__name__}", repr(value))
         elif id(value) in self._shared:
             self._say("shared", type(value).__name__)
@@ -336,10 +332,7 @@ class _Walk:
                 self.add(value)
 
     def _object(self, value: Any) -> None:
-        """Add what `pickle` would save of an object, and the function that it wraps.
-
-        Not the bytes that it would save: these depend on which equal strings are one object.
-        """
+        """Add what `pickle` would save of an object, and the function that it wraps."""
         self.add(type(value))
         try:
             wrapped = getattr(value, "__wrapped__", None)
@@ -355,6 +348,7 @@ class _Walk:
         if getattr(make, "__name__", "").startswith("__pyx_unpickle") and not trusted:
             # Cython's default: whatever C numbers it holds, also handles and addresses (h5py's ids).
             raise UnknownIdentityError(_kind(value))
+        # Not the bytes that it would save: these depend on which equal strings are one object.
         self._each((make, arguments))
         for part in rest:
             self.add(list(part) if hasattr(part, "__next__") else part)

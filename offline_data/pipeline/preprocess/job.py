@@ -44,25 +44,21 @@ Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Calls of functions, rows, and execution of a recipe, as `Preprocesses.preprocess` explains.
-
-    The result depends on the fields up to `view` only.
-    """
+    """Calls of functions, rows and execution of a recipe; see `Preprocesses.preprocess`."""
 
     batched: int | None = None
     by: Literal["row", "episode"] = "row"
     on: On = "transitions"
-    vectorize: Literal["auto"] | bool = "auto"
-    """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
+    vectorize: Literal["auto"] | bool = "auto"  # True: as "auto"
     seed: int = 0
     num_frames: int | None = None
     view: EpisodeSelection | None = None  # rows of the parent; None: all
+    # The result depends on the fields up to here only.
     layout: LayoutName | None = None  # None: the parent's
     workers: int | None = None
     worker_threads: int = 1
     max_tasks_per_child: int | None = None
-    chunksize: int | None = None
-    """Approximate number of transitions of a task; None: chosen by bytes or time."""
+    chunksize: int | None = None  # transitions of a task, about; None: by bytes or time
     num_chunks: int | None = None
     executor: Executor | None = None  # None: this process or local processes
     audit: AuditMode = DEFAULT_AUDIT
@@ -112,10 +108,8 @@ class Job:
     """A dataset to make from another one."""
 
     parent: Path
-    stages: tuple[Stage, ...]
-    """In order. The command line gives texts, which mean the same in other processes."""
-    name: str | None = None
-    """The new dataset is `local:NAME` under the root; None: use `dest`."""
+    stages: tuple[Stage, ...]  # in order; texts mean the same in other processes
+    name: str | None = None  # the new dataset is `local:NAME`; None: use `dest`
     dest: Path | None = None  # dataset directory to make; None: use `name`
     options: RunOptions = RunOptions()
 
@@ -330,8 +324,7 @@ class Target:
     destination: Path
     work: Path  # on the same filesystem
     lock: str  # name of the one that is held meanwhile
-    named: bool
-    """Whether it is stored under the root by its id; else in a folder of the user's choice."""
+    named: bool  # under the root, by its id; else in a folder of the user
 
     @classmethod
     def of(cls, name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:

@@ -23,10 +23,9 @@ from offline_data.store.layout import STEPS, TED
 from offline_data.store.manifest import NEXT_TOO, Manifest
 from offline_data.store.reader import DatasetReader
 
-_CHANGING = {
+_CHANGING = {  # once changed a root feature alone where `next` is stored apart
     "cast", "clip", "crop", "flatten", "grayscale", "normalize", "rename", "resize", "to_chw",
 }  # fmt: skip
-"""Steps that once changed a root feature alone where `next` is stored apart."""
 
 
 class OutdatedConversion(Rule):

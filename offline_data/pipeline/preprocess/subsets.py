@@ -33,10 +33,7 @@ def filter_dataset(
     *,
     options: RunOptions = DEFAULTS,
 ) -> Stored:
-    """Make `local:NAME` of the episodes for which `where` is true, see the step `Filter`.
-
-    Raises what `preprocess` raises, `StepError` if no episode is left.
-    """
+    """Make `local:NAME` of episodes for which `where` holds, see `Filter`; `StepError`: none."""
     job = Job(parent, (f"filter:{where}",), name, options=options)
     return preprocess(job, settings, progress)
 
@@ -84,8 +81,7 @@ class StoredView:
     """A view that was saved; see `DatasetView.save`."""
 
     dataset: DatasetId
-    view: str
-    """Its name, for `load_dataset(dataset, view=…)`."""
+    view: str  # name, for `load_dataset(dataset, view=…)`
     path: Path
     transitions: int
     episodes: int  # of which it has rows

@@ -114,11 +114,7 @@ class GrowingLeaf:
 
 
 class InfoLeaves:
-    """Features of infos: which are kept is decided by the first episode.
-
-    Kept is a number, or an array of numbers, that all steps of the first episode have in one shape:
-    `info/…` if the info of `reset` has it too, else `next/info/…`.
-    """
+    """Features of infos that are kept, as the first episode decides; see `Recorder`."""
 
     def __init__(self) -> None:
         self.leaves: tuple[LogLeaf, ...] | None = None

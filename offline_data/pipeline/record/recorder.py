@@ -381,7 +381,6 @@ class Recorder:
     def _begin(
         self, number: int, seed: Any = None, options: Mapping[str, Any] | None = None
     ) -> None:
-        """Begin an episode of an environment at the last row."""
         text = None
         if options is not None:
             try:

@@ -243,18 +243,14 @@ def main() -> None:
 
 
 def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Move the pipes away from stdin and stdout, for the function and its child processes.
-
-    Output of the function goes to stderr, never between answers, and a process that it forks does
-    not keep the pipes open after this one has ended.
-    """
+    """Move the pipes away from stdin and stdout, for the function and its child processes."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     _redirect(0)
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # output of the function never goes between answers
     # This process will be killed: output must not wait in a buffer.
     if isinstance(sys.stdout, TextIOWrapper):  # a forked process may have none
         sys.stdout.reconfigure(line_buffering=True)
-    for pipe in (requests, answers):
+    for pipe in (requests, answers):  # a child of the function must not keep them open
         os.register_at_fork(after_in_child=partial(_redirect, pipe.fileno()))
     return requests, answers
 

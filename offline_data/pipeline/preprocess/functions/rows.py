@@ -82,10 +82,8 @@ class Call:
     """
 
     fn: Callable[[Any], Any]
-    table: Table
-    """`[n, …]` columns with at least one row; `fn` may write into its argument, and so into them."""
-    numbers: NDArray[np.int64]
-    """`[n]`; with `seed` they seed the random generators: for a row its own, else the first."""
+    table: Table  # `[n, …]` columns, n at least 1; `fn` may write into them
+    numbers: NDArray[np.int64]  # `[n]`; seeds with `seed`: for a row its own, else the first
     place: Callable[[int], str]
     seed: int
     schema: FunctionSchema | None = None  # of the results; None: the first one's

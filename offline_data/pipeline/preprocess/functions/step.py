@@ -61,8 +61,7 @@ class UserFunction(Step):
     """Takes a TensorDict; returns a TensorDict (or a nested dict of tensors)."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Name and digest for the manifest; default: from `describe_function`."""
-    seed: int = 0
-    """Seed of its random numbers, together with the number of the row or episode."""
+    seed: int = 0  # of its random numbers, with the row's or episode's number
     explicit_next: tuple[str, ...] = field(default=(), metadata={"state": True})
     """Features whose `next` value differs from the root value of the following row, so that both
     are stored; parts joined by `/`."""

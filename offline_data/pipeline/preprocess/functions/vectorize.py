@@ -136,11 +136,7 @@ def block_rows(table: Table) -> int:
 
 
 class _ForeachByCalls(TorchFunctionMode):
-    """Replaces `torch._foreach_…`, for which `vmap` has no rule, by single calls.
-
-    Arithmetic and `clone` of tensordict use these. Errors are recorded because a function may catch
-    them and continue.
-    """
+    """Replaces `torch._foreach_…` of tensordict, for which `vmap` has no rule, by single calls."""
 
     refused = ""  # reason of the first call that raised
 
@@ -158,7 +154,7 @@ class _ForeachByCalls(TorchFunctionMode):
                 for kwargs in [kwargs or {}]
                 for i in range(count)
             ]
-        except Exception as error:
+        except Exception as error:  # the function may catch it and continue
             self.refused = self.refused or _reason(error)
             raise
 
