@@ -11,7 +11,8 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -391,3 +392,26 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Return True for a folder, or a link to one; see `is_file`."""
     return os.path.isdir(path)  # noqa: PTH112 -- see `is_file`
+
+
+def file_states(paths: Iterable[Path]) -> Iterator[tuple[tuple[int, int], os.stat_result]]:
+    """Yield identity and status of files, and of all files below folders; follows no links."""
+    waiting = list(paths)
+    while waiting:
+        path = waiting.pop()
+        try:
+            state = path.lstat()
+            below = list(path.iterdir()) if stat.S_ISDIR(state.st_mode) else None
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if below is None:
+            yield (state.st_dev, state.st_ino), state
+        else:
+            waiting += below
+
+
+def freed_bytes(paths: Iterable[Path]) -> int:
+    """Return the bytes that deleting these files and folders frees: files with other links stay."""
+    states = list(file_states(paths))
+    names = Counter(file for file, _ in states)
+    return sum(s.st_size for file, s in dict(states).items() if names[file] >= s.st_nlink)

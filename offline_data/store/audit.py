@@ -139,10 +139,11 @@ def _is_stored(
             if not known or column.dtype.kind not in "fiub":
                 return False
             pairs.append((stored, column))
-    return all(_has_bits(*pair) for pair in pairs)
+    return all(has_bits(*pair) for pair in pairs)
 
 
-def _has_bits(stored: NDArray[Any], column: NDArray[Any]) -> bool:
+def has_bits(stored: NDArray[Any], column: NDArray[Any]) -> bool:
+    """Return True if two arrays of one dtype and shape have the same bits: -0.0 is not 0.0."""
     bits = np.dtype(f"u{column.itemsize}")
     one, other = stored.view(bits), column.view(bits)
     return all(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +12,14 @@ from typing import Literal, TypeAlias
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import AccessError, ManifestError, NotFoundError, OfflineDataError
-from offline_data.base.files import check_links, disk_errors, is_locked, unless_locked
+from offline_data.base.files import (
+    check_links,
+    disk_errors,
+    file_states,
+    freed_bytes,
+    is_locked,
+    unless_locked,
+)
 from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import delete_files, entry_at, remove, survey
@@ -74,7 +78,7 @@ def cache_usage(settings: Settings) -> CacheUsage:
     seen: set[tuple[int, int]] = set()
 
     def length(paths: Iterable[Path]) -> int:
-        new = {file: state.st_size for file, state in _states(paths) if file not in seen}
+        new = {file: state.st_size for file, state in file_states(paths) if file not in seen}
         seen.update(new)
         return sum(new.values())
 
@@ -86,28 +90,11 @@ def cache_usage(settings: Settings) -> CacheUsage:
 
 def bytes_freed(items: Iterable[CacheItem]) -> int:
     """Return the bytes that deleting these items frees; files with links elsewhere stay."""
-    states = [state for item in items for state in _states(_files_of(item))]
-    names = Counter(file for file, _ in states)
-    return sum(s.st_size for file, s in dict(states).items() if names[file] >= s.st_nlink)
+    return freed_bytes(path for item in items for path in _files_of(item))
 
 
 def _files_of(item: CacheItem) -> list[Path]:
     return [item.path, *([state_path(item.path)] if item.kind == "partial" else [])]
-
-
-def _states(paths: Iterable[Path]) -> Iterator[tuple[tuple[int, int], os.stat_result]]:
-    waiting = list(paths)
-    while waiting:
-        path = waiting.pop()
-        try:
-            state = path.lstat()
-            below = list(path.iterdir()) if stat.S_ISDIR(state.st_mode) else None
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if below is None:
-            yield (state.st_dev, state.st_ino), state
-        else:
-            waiting += below
 
 
 def _datasets(settings: Settings) -> Iterator[CacheItem]:
@@ -141,11 +128,11 @@ def asked_to_stay(settings: Settings) -> dict[str, str]:
     files = {path.name: path for path in (settings.downloads / "sha256").glob("??/*")}
     if not files:
         return {}
-    laid_out = dict(_states(_raw_folders(settings)))
+    laid_out = dict(file_states(_raw_folders(settings)))
     reasons = {
         name: "--raw-only"
         for name, path in files.items()
-        if not laid_out.keys().isdisjoint(dict(_states([path])))
+        if not laid_out.keys().isdisjoint(dict(file_states([path])))
     }
     for entry in survey(settings.root)[0]:
         if entry.manifest.converter.get("options", {}).get("keep_raw"):

@@ -28,7 +28,7 @@ from offline_data.base.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.base.files import check_links, human_bytes
+from offline_data.base.files import check_links, freed_bytes, human_bytes
 from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, offer, parse_id
 from offline_data.base.json import read_whole
 from offline_data.base.pickles import pickled_by_name
@@ -433,8 +433,8 @@ def how_to_get(dataset: DatasetId) -> str:
     return f"to get it: `offline-data download {shlex.quote(str(dataset))}`"
 
 
-def remove(entry: Entry) -> int:
-    """Delete the files of one dataset, but no `foreign_files`; returns the bytes freed.
+def remove(entry: Entry) -> None:
+    """Delete the files of one dataset, but no `foreign_files`.
 
     Raises `NotFoundError`, `AccessError`.
     """
@@ -457,7 +457,6 @@ def remove(entry: Entry) -> int:
         with suppress(OSError):  # one is not empty
             for parent in list(entry.path.parents)[: len(expected) - 1]:
                 parent.rmdir()
-    return entry.bytes
 
 
 @pickled_by_name
@@ -481,7 +480,7 @@ class DatasetRemoval:
     removed: tuple[RemovedDataset, ...]
     """The datasets, each once."""
     bytes: int
-    """Of all their files."""
+    """Freed by deleting their files: what another dataset has, too, is not counted."""
     kept: tuple[Path, ...]
     """Files in their directories that are not theirs, and stay."""
     dry_run: bool
@@ -498,7 +497,7 @@ def remove_datasets(entries: Iterable[Entry], *, dry_run: bool = False) -> Datas
     chosen = list({entry.path: entry for entry in entries}.values())
     result = DatasetRemoval(
         tuple(RemovedDataset(str(entry.id), entry.path, entry.bytes) for entry in chosen),
-        sum(entry.bytes for entry in chosen),
+        freed_bytes(entry.path / name for entry in chosen for name in entry.manifest.digests),
         tuple(entry.path / name for entry in chosen for name in foreign_files(entry.path)),
         dry_run,
         tuple(str(entry.id) for entry in chosen if not entry.refetchable),

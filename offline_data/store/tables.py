@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -316,9 +316,9 @@ class Appends(Protocol):
 
 
 class TableWriter:
-    """Appends rows to the files of one table."""
+    """Appends rows to the files of one table, except those `given`, which have them already."""
 
-    def __init__(self, spec: TableSpec, sink: Appends) -> None:
+    def __init__(self, spec: TableSpec, sink: Appends, given: Collection[str] = ()) -> None:
         self.spec = spec
         self._sink = sink
         leaves = [leaf for leaf in spec.leaves if leaf.encoding]
@@ -330,7 +330,7 @@ class TableWriter:
             *(EncodedWriter(leaf, sink.append) for leaf in leaves if leaf.encoding != VIDEO),
         ]
         by_file: dict[str, list[LeafSpec]] = {}
-        for leaf in [leaf for leaf in spec.leaves if not leaf.encoding]:
+        for leaf in [x for x in spec.leaves if not x.encoding and x.file not in given]:
             by_file.setdefault(leaf.file, []).append(leaf)
             sink.append(leaf.file, b"")
         self._records = {
@@ -378,15 +378,20 @@ class LayoutWriter:
     """Appends batches of one schema to the tables of a layout, and new words to `words`.
 
     `compact`: packed steps (`N` rows) and packed observations (`N + E` rows); `ted`: every TED
-    feature in a file of its own, `next` and root flags stored.
+    feature in a file of its own, `next` and root flags stored. Files `given` have all rows already.
     """
 
     def __init__(
-        self, layout: LayoutName, schema: Schema, sink: Appends, words: Vocabularies
+        self,
+        layout: LayoutName,
+        schema: Schema,
+        sink: Appends,
+        words: Vocabularies,
+        given: Collection[str] = (),
     ) -> None:
         self._schema, self._words = schema, words
         specs = table_specs(layout, schema)
-        self._writers = {name: TableWriter(spec, sink) for name, spec in specs.items()}
+        self._writers = {name: TableWriter(spec, sink, given) for name, spec in specs.items()}
 
     @property
     def tables(self) -> dict[str, TableSpec]:

@@ -51,8 +51,8 @@ from offline_data.pipeline.preprocess.plan import (
     seconds_of_calls,
     write_task,
 )
+from offline_data.pipeline.preprocess.shared import SharedFileChanged, place_shared
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Revision, Selection
-from offline_data.store.layout import file_sizes
 from offline_data.store.library import Entry, Stored, entry_at, foreign_files, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, recover
@@ -111,6 +111,8 @@ class Run:
     def revise(self, found: Revision) -> Run:
         """Return the run with a revised step, after a note that says so."""
         self.progress.note(f"starting over: {found.reason}")
+        if isinstance(found, SharedFileChanged):
+            return replace(self, options=replace(self.options, shares_files=False))
         return replace(self, recipe=self.recipe.revise(found))
 
     def settle(self, *, in_place: bool) -> tuple[Run, Plan]:
@@ -145,7 +147,8 @@ class Run:
         """Run the unfinished tasks; returns the digests of files written in place."""
         work, count = self.work, len(plan.tasks)
         if plan.in_place:
-            allocate(work.dataset, file_sizes(plan.tables))
+            allocate(work.dataset, plan.written_files)
+            place_shared(plan.shared, self.reader, work)
         finished = work.sound(count, in_place=plan.in_place)
         tasks = sorted(set(range(count)).difference(finished))
         if finished:
@@ -184,7 +187,8 @@ class Run:
     def _is_worth_processes(self, plan: Plan, tasks: int, workers: int, start: float) -> bool:
         """Return True if processes save time; functions are only timed where they may."""
         share = tasks / len(plan.tasks)
-        rows = plan.bytes * share / BYTES_A_SECOND
+        written = sum(plan.written_files.values()) if plan.in_place else plan.bytes
+        rows = written * share / BYTES_A_SECOND
 
         def worth(calls: float, processor: float) -> bool:
             cost = Cost(calls * share, processor * share, rows, start)
@@ -388,7 +392,7 @@ def _new_plan(run: Run) -> Plan:
     needed = plan.bytes * (1 if plan.in_place else 2)
     require_bytes(run.work.path, with_margin(needed), str(run.target.id))
     if plan.in_place:
-        allocate(run.work.dataset, file_sizes(plan.tables))
+        allocate(run.work.dataset, plan.written_files)
     save_plan(run.work, plan, run.fingerprint)
     return plan
 

@@ -211,6 +211,7 @@ def finish(
     tables = with_counts(plan.tables, transitions, episodes)
     if digests is None:
         digests = join_rows(_parts(work, records, tables), work.dataset, Vocabularies())
+    digests = {**digests, **{name: reader.manifest.digests[name] for name in plan.shared}}
     for name, size in file_sizes(tables).items():
         if digests[name]["size"] != size:
             raise IntegrityError(

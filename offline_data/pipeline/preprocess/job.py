@@ -64,6 +64,8 @@ class RunOptions:
     audit: AuditMode = DEFAULT_AUDIT
     resume: bool = False
     force: bool = False
+    shares_files: bool = True
+    """Whether files none of whose features change are the parent's."""
 
     def __post_init__(self) -> None:
         counts = "batched", "num_frames", "workers", "worker_threads", "max_tasks_per_child"

@@ -27,11 +27,12 @@ from offline_data.base.errors import (
 from offline_data.base.files import disk_errors
 from offline_data.base.plurals import plural
 from offline_data.base.version import __version__
-from offline_data.episode import Key
+from offline_data.episode import EpisodeBatch, Key
 from offline_data.episode.cut import runs_within
 from offline_data.pipeline.jobs.processes.child import report_place
 from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir, read_checked, write_checked
 from offline_data.pipeline.preprocess.job import Recipe, RunOptions, describe_place
+from offline_data.pipeline.preprocess.shared import check_shared, shared_files
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.store.audit import Audit
 from offline_data.store.chunk import (
@@ -125,12 +126,20 @@ class Plan:
     """Vocabularies of the text features, by the key in steps or observations."""
     unchanged: frozenset[Key]
     """Features of the parent in which the recipe changes no value of a few rows."""
+    shared: frozenset[str]
+    """Files of the parent that are the new dataset's too; see `shared_files`."""
     in_place: bool
     """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
     of its own, which are joined at the end."""
     seconds: float
     """Estimated time of the recipe on all steps, from few rows: too high for functions that
     are called with many rows at once; see `seconds_of_calls`."""
+
+    @property
+    def written_files(self) -> dict[str, int]:
+        """Bytes of every file that tasks write in place."""
+        sizes = file_sizes(self.tables)
+        return {name: size for name, size in sizes.items() if name not in self.shared}
 
 
 def prepare(
@@ -240,6 +249,7 @@ def plan_tasks(
         sample,
         made,
         in_place=in_place,
+        shared=None if options.shares_files else frozenset(),
         seconds=each * chosen.transitions,
     )
 
@@ -255,9 +265,13 @@ def _plan_of(
     made: EpisodeChunk,
     *,
     in_place: bool,
+    shared: frozenset[str] | None,
     seconds: float,
 ) -> Plan:
-    """Return the plan; `groups` and `tasks` are bounds: of chosen episodes, and of groups."""
+    """Return the plan; `groups` and `tasks` are bounds: of chosen episodes, and of groups.
+
+    `shared` is None to share all files that can be.
+    """
     try:
         schema = schema_of_chunk(made)
         tables = table_specs(layout, schema)
@@ -266,10 +280,16 @@ def _plan_of(
             f"What the recipe gives cannot be stored: {error.message}", hint=error.shell_hint
         ) from error
     in_place = in_place and recipe.keeps_rows and not schema.has_encoded
+    unchanged = _find_unchanged_leaves(sample, made)
+    if not in_place:
+        shared = frozenset()
+    elif shared is None:
+        shared = shared_files(reader, chosen, tables, _find_kept_leaves(recipe, sample, made))
     before = np.concatenate([[0], np.cumsum(chosen.lengths)])
 
     def offsets(episode: int) -> dict[str, int]:
-        return file_sizes(with_counts(tables, int(before[episode]), episode)) if in_place else {}
+        sizes = file_sizes(with_counts(tables, int(before[episode]), episode)) if in_place else {}
+        return {name: size for name, size in sizes.items() if name not in shared}
 
     def task_of(first: int, stop: int) -> TaskSpec:
         bounds = groups[first : stop + 1]
@@ -292,7 +312,8 @@ def _plan_of(
         tables=tables_of_all,
         bytes=sum(file_sizes(tables_of_all).values()) + encoded,
         words=made.words,
-        unchanged=_find_unchanged_leaves(sample, made),
+        unchanged=unchanged,
+        shared=shared,
         in_place=in_place,
         seconds=seconds,
     )
@@ -363,9 +384,21 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
 
 
+def _find_kept_leaves(recipe: Recipe, before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
+    """Return the features that no row of the dataset is likely to change."""
+    if any(step.brings_torch for step in recipe.steps):
+        return _find_unchanged_leaves(before, after)  # functions make all arrays anew
+    old, new = (_columns(one) for one in (before, after))
+    return frozenset(key for key in old.keys() & new.keys() if old[key] is new[key])
+
+
+def _columns(chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
+    return {**chunk.batch.steps, **chunk.batch.observations}
+
+
 def _find_unchanged_leaves(before: EpisodeChunk, after: EpisodeChunk) -> frozenset[Key]:
     """Return the features whose dtype and shape are the same, and whose rows were there before."""
-    old, new = ({**one.batch.steps, **one.batch.observations} for one in (before, after))
+    old, new = _columns(before), _columns(after)
     return frozenset(
         key
         for key in old.keys() & new.keys()
@@ -464,6 +497,7 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
         "parent": str(plan.parent),
         "layout": plan.layout,
         "in_place": plan.in_place,
+        "shared": sorted(plan.shared),
         "states": plan.recipe.states(),
     }
     with disk_errors(work.path):
@@ -498,6 +532,7 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         sample,
         made,
         in_place=value["in_place"],
+        shared=frozenset(value["shared"]),
         seconds=each * chosen.transitions,
     )
 
@@ -549,10 +584,14 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
         while len(checking) >= _AHEAD:
             checking.popleft().result()
         first = task.row + rows, task.episode + episodes
-        checking.append(checker.submit(audit.check, batch, reader, *first))
+        checking.append(checker.submit(compare, batch, reader, *first))
+
+    def compare(batch: EpisodeBatch, reader: DatasetReader, row: int, episode: int) -> None:
+        check_shared(plan.shared, batch, reader, row, episode)
+        audit.check(batch, reader, row, episode)
 
     with RangeWriter(folder, task.begin, alone=not plan.in_place) as files:
-        layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
+        layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies(), plan.shared)
         np.empty(_KEPT_BYTES, np.uint8)
         writer = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
         checker = ThreadPoolExecutor(1, thread_name_prefix="offline-data-check")

@@ -104,7 +104,7 @@ def test_a_lost_write_is_noticed(
     append = RangeWriter.append
 
     def losing(self: RangeWriter, name: str, data: Any) -> None:
-        append(self, name, data * 0 if name.startswith("observations") else data)
+        append(self, name, data * 0 if name.startswith("steps") else data)
 
     monkeypatch.setattr(RangeWriter, "append", losing)
     with pytest.raises(AuditError, match="differs"):
