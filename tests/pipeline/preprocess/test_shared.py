@@ -97,14 +97,12 @@ def test_a_feature_that_changes_in_late_rows_only(
     parent = write_plain(tmp_path / "toy", [400] * 4)
     before = digests(parent)
 
-    def bump(values: Any, first: int) -> Any:
-        values["observation", "state"] = values["observation", "state"] + (first == 777)
-        return values
-
     def fn(td: Any) -> Any:
-        return bump(td, int(td["index"]))
+        state = td["observation", "state"]
+        td["observation", "state"] = state + (state == 2378)  # of row 777
+        return td
 
-    options = RunOptions(audit="none", executor=executor, on="transitions", vectorize=False)
+    options = RunOptions(audit="none", executor=executor, on="observations", vectorize=False)
     preprocess(Job(parent, (fn,), None, tmp_path / "out", options), settings)
     changed = [
         row
@@ -112,7 +110,7 @@ def test_a_feature_that_changes_in_late_rows_only(
         for row, (a, b) in enumerate(zip(one.rows, other.rows, strict=True), one.number * 400)
         if (a["observation", "state"] != b["observation", "state"]).any()
     ]
-    assert changed == [777]
+    assert changed == [777]  # and the observation after row 776
     assert digests(parent) == before
     assert shared(parent, tmp_path / "out") == set()
 
