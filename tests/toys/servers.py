@@ -80,7 +80,7 @@ class LocalServer:
         self.permanent: dict[str, Fault] = {}
         self._http = _Http(self)
         self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True
         )
 
     @property
@@ -158,6 +158,7 @@ class _Http(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms until its headers are acknowledged
     server: _Http
 
     def do_GET(self) -> None:
