@@ -6,18 +6,23 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offline_data.analysis.checks import registry as rules
 from offline_data.analysis.frames import image_leaves
 from offline_data.base.config import Settings
 from offline_data.fetch import retry
+from offline_data.formats import registry as sources
 from offline_data.formats.base import Release
 from offline_data.formats.d4rl.source import D4RL
+from offline_data.pipeline.preprocess.steps import registry as steps
 from offline_data.reports.pages import preview
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy
@@ -52,6 +57,25 @@ def _no_waits_for_the_disk() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _entry_points_are_read_once() -> Iterator[None]:
+    """Read the entry points of all packages once for each `sys.path`: it takes 3 ms, and conversions ask."""
+    known: dict[Any, Any] = {}
+
+    def select(**wanted: str) -> Any:
+        places = tuple(
+            (place, Path(place).stat().st_mtime_ns) for place in sys.path if Path(place).exists()
+        )
+        if places not in known:
+            known[places] = entry_points()
+        return known[places].select(**wanted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for registry in (sources, steps, rules):
+            patch.setattr(registry, "entry_points", select)
         yield
 
 

@@ -262,9 +262,10 @@ TAKEN_APART: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("kind", ["dataset", "mixture"])
 def test_a_loader_that_is_taken_apart(ds: Any, way: str, kind: str) -> None:
     buffer = ds if kind == "dataset" else DatasetMixture(ds, ds)
-    loader = TAKEN_APART[way](buffer.dataloader(6))
+    batches = iter(TAKEN_APART[way](buffer.dataloader(6)))
     with pytest.raises(UsageError, match="made a loader of its own of"):
-        next(iter(loader))
+        next(batches)
+    getattr(batches, "_shutdown_workers", int)()  # left to the garbage collector, it takes 5 s
 
 
 def test_its_dataset_is_the_buffer_otherwise(ds: Any) -> None:

@@ -13,7 +13,11 @@ import pytest
 from offline_data.base.config import Settings
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.pipeline.ingest.here import conversions_start_no_process, processes
+
+__all__ = ["conversions_start_no_process", "processes"]
 
 LENGTHS = (3, 1, 5, 2)
 
@@ -92,6 +96,16 @@ BATCHES: dict[str, Callable[[], EpisodeBatch]] = {
     "odd ends": odd_ends,
     "discrete": discrete_batch,
 }
+
+
+@pytest.fixture(autouse=True)
+def _exports_start_no_process(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write HDF5 in this process, too, unless a test asks for `processes`."""
+    if "processes" not in request.fixturenames:
+        for name in TARGETS:
+            monkeypatch.setattr(type(get_target(name)), "contained", False)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_a_second_export_of_the_same_data_writes_nothing(
 
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_receipt_has_the_digests_of_all_files(
-    to: str, stored: Store, settings: Settings, tmp_path: Path
+    to: str, stored: Store, settings: Settings, tmp_path: Path, processes: None
 ) -> None:
     import hashlib
 

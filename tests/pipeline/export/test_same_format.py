@@ -14,26 +14,17 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.formats.writing.base import TARGETS, get_target
+from offline_data.formats.writing.base import TARGETS
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.formats.test_d3rlpy import write_dump
 from tests.pipeline.export.conftest import flat_batch
-from tests.pipeline.ingest.here import convert_here
 from tests.toys.d4rl import TOYS, ToyD4RL, write_d4rl_hdf5
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr
 from tests.toys.lerobot import write_lerobot
 from tests.toys.minari import box, discrete, toy_episode, write_minari
 from tests.toys.rlds import write_toy_rlds
 from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convert and write in this process."""
-    convert_here(monkeypatch)
-    for name in TARGETS:
-        monkeypatch.setattr(type(get_target(name)), "contained", False)
 
 
 def there_and_back(

@@ -1,0 +1,25 @@
+"""Tables of which a few cases are run by default, so that a defect shows before the slow run has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def slow_but(quick: Callable[..., object], *tables: Iterable[Any]) -> list[Any]:
+    """Return a table, or all combinations of several; its cases are slow unless they are `quick`.
+
+    Ids are those of stacked `parametrize`, the first table being nearest to the function, for values
+    that are text, numbers or flags.
+
+    Example:
+        >>> [len(case.marks) for case in slow_but(lambda name: name == "a", ["a", "b"])]
+        [0, 1]
+    """
+    return [
+        pytest.param(*case, marks=() if quick(*case) else pytest.mark.slow)
+        for case in product(*tables)
+    ]
