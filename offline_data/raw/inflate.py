@@ -48,7 +48,7 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
     check_size(dataset.id)
     check_storage(dataset.id)
     shape = (max(0, stop - start), *dataset.shape[1:])
-    if start < stop and _has_filters(dataset) and _lies_as_in_memory(dataset):
+    if start < stop and has_filters(dataset) and _lies_as_in_memory(dataset):
         out = np.empty(shape, dataset.dtype)
         _Tiles(dataset, start, stop, out).read_all()
         return out
@@ -69,7 +69,7 @@ def check_chunks(dataset: Any, start: int, stop: int) -> None:
         for source in map(dataset.file.__getitem__, names):
             if source.shape:
                 check_chunks(source, 0, len(source))
-    elif _has_filters(dataset) and start < stop:
+    elif has_filters(dataset) and start < stop:
         _Tiles(dataset, start, stop, None).read_all()
 
 
@@ -78,7 +78,7 @@ def _check_index(dataset: Any) -> None:
 
     Each must have the bytes of a whole chunk, also at the edges.
     """
-    if dataset.chunks is None or dataset.is_virtual or _has_filters(dataset):
+    if dataset.chunks is None or dataset.is_virtual or has_filters(dataset):
         return
     low, nbytes = dataset.id, math.prod(dataset.chunks) * dataset.id.get_type().get_size()
     stored, expected = low.get_storage_size(), low.get_num_chunks() * nbytes
@@ -89,7 +89,8 @@ def _check_index(dataset: Any) -> None:
         )
 
 
-def _has_filters(dataset: Any) -> bool:
+def has_filters(dataset: Any) -> bool:
+    """Return True if the chunks of an open `h5py.Dataset` are compressed, or have checksums."""
     return dataset.chunks is not None and dataset.id.get_create_plist().get_nfilters() > 0
 
 

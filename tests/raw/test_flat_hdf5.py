@@ -92,9 +92,10 @@ def flat_file(values: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]
     changed=st.sets(st.integers(0, 55)),
     missing=st.sets(st.integers(0, 55)),
     block=st.integers(1, 200),
+    chunk=st.integers(0, 4),
 )
 def test_blocks_give_what_a_loop_gives(
-    lengths: Sequence[int], changed: set[int], missing: set[int], block: int
+    lengths: Sequence[int], changed: set[int], missing: set[int], block: int, chunk: int
 ) -> None:
     rows = sum(lengths)
     observation = np.arange(2.0 * rows + 2).reshape(-1, 2)
@@ -107,7 +108,8 @@ def test_blocks_give_what_a_loop_gives(
     jumps = np.isin(np.arange(rows), list(changed)) & ~ends
     with h5py.File("memory", "w", driver="core", backing_store=False) as file:
         for name, column in values.items():
-            file[name] = column
+            packed = {"chunks": (min(chunk, rows), 1), "compression": "gzip"} if chunk else {}
+            file.create_dataset(name, data=column, **packed)
         flat = flat_file(values)
         for keep in (False, True):
             found = compare_next(flat, file, ends, keep_episodes=keep, block=block)
@@ -115,3 +117,7 @@ def test_blocks_give_what_a_loop_gives(
             assert found.explicit == (keep and jumps.any())
             last = ends if keep else ends | jumps
             np.testing.assert_array_equal(found.final, after[last])
+            if chunk:
+                np.testing.assert_array_equal(found.observations, values["obs"])
+            else:
+                assert found.observations is None

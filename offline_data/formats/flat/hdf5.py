@@ -41,7 +41,7 @@ from offline_data.raw.hdf5_tree import (
     members,
     read_scalar,
 )
-from offline_data.raw.inflate import read_rows
+from offline_data.raw.inflate import has_filters, read_rows
 
 OBSERVATION: Key = ("observation",)
 
@@ -49,6 +49,8 @@ COMPARED = 16 << 20
 """Bytes of each of the two columns held at once while they are compared."""
 KEPT = 16 << 20
 """Bytes of final observations that are kept, so that the column need not be read again."""
+HELD = 128 << 20
+"""Bytes of compressed observations that are held, so that they are not inflated again."""
 
 _FLAG_ROWS = 1 << 20  # that are read at once
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -156,6 +158,12 @@ class FlatFile:
             begin += rows
         joined = found[1] if len(found) == 2 else np.concatenate(found)
         return joined.astype(column.dtype, copy=False)
+
+    def rows_of_chunk(self, file: Any, name: str) -> int:
+        """Return the rows of a compressed chunk of a column of the open file; 0 without compression."""
+        dataset = file[self.pieces[0][0] + name]
+        chunks: tuple[int, ...] | None = getattr(dataset, "chunks", None)  # arrays have none
+        return chunks[0] if chunks and has_filters(dataset) else 0
 
     def read_flags(
         self, file: Any
@@ -398,6 +406,8 @@ class NextColumn:
     """Number of rows inside episodes: all but the last of each."""
     final: NDArray[Any] | None
     """`[E, …]` its rows at the ends of episodes; None where they are more than `KEPT` bytes."""
+    observations: NDArray[Any] | None
+    """`[N, …]` the observations; None where they are not compressed, or more than `HELD` bytes."""
     explicit: bool
     """Whether episodes continue at jumps, so that the whole column must be stored. Otherwise they are
     cut there, and only its rows at the ends are."""
@@ -432,7 +442,7 @@ def compare_next(
     ```
 
     Values are compared as numbers, without tolerance; NaN equals NaN. Both columns are read once,
-    in blocks of `block` bytes.
+    in blocks of about `block` bytes that end where chunks do.
 
     Args:
         flat: The file; it has next observations.
@@ -441,17 +451,25 @@ def compare_next(
         keep_episodes: Whether episodes go on where the two differ.
         block: Bytes of a column to read at once.
     """
-    name = flat.format.next_observation
+    seen, name = flat.format.observation, flat.format.next_observation
     nbytes = max(1, flat.columns[name].nbytes)
     size = max(1, block // nbytes)
+    column, chunk = flat.columns[seen], flat.rows_of_chunk(file, seen)
+    size = size // max(1, chunk) * chunk or size
+    holds_all = chunk > 0 and flat.rows * column.nbytes <= HELD
+    observations = np.empty((flat.rows, *column.shape), column.dtype) if holds_all else None
     jumps = np.zeros(flat.rows, bool)
     final: list[NDArray[Any]] | None = []
     kept = 0
+    following = flat.read(file, seen, 0, size)
     for start in range(0, flat.rows, size):
         stop = min(start + size, flat.rows)
+        before, following = following, flat.read(file, seen, stop, min(stop + size, flat.rows))
+        if observations is not None:
+            observations[start:stop] = before
         after = flat.read(file, name, start, stop)
-        following = flat.read(file, flat.format.observation, start + 1, min(stop + 1, flat.rows))
-        jumps[start + differing_rows(after[: len(following)], following)] = True
+        jumps[start + differing_rows(after[:-1], before[1:])] = True
+        jumps[stop - 1] = len(differing_rows(after[-1:][: len(following)], following[:1])) > 0
         jumps[start:stop] &= ~ends[start:stop]
         last = ends[start:stop].copy() if keep_episodes else ends[start:stop] | jumps[start:stop]
         last[-1] |= stop == flat.rows
@@ -459,7 +477,8 @@ def compare_next(
         final = None if final is None or kept > KEPT else [*final, after[last]]
     joined = None if final is None else np.concatenate(final)
     inside = flat.rows - int(np.count_nonzero(ends[:-1])) - (flat.rows > 0)
-    return NextColumn(jumps, inside, joined, keep_episodes and bool(jumps.any()))
+    explicit = keep_episodes and bool(jumps.any())
+    return NextColumn(jumps, inside, joined, observations, explicit)
 
 
 def differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
@@ -527,7 +546,10 @@ class FlatEpisodes:
             for name, key in flat.others.items():
                 column = flat.read(file, name, begin, end)
                 steps[key] = column.reshape(len(column), -1) if key[0] == "next" else column
-            observation = flat.read(file, form.observation, begin, end).astype(dtype, copy=False)
+            held = None if self.after is None else self.after.observations
+            observation = (
+                flat.read(file, form.observation, begin, end) if held is None else held[begin:end]
+            ).astype(dtype, copy=False)
             final = None
             if self.after is not None:
                 final = None if self.after.final is None else self.after.final[first:stop]
