@@ -19,6 +19,7 @@ NAMES = (
     "prioritized",
     "ensemble",
     "cold",
+    "listing",
     "recorder",
     "preprocess",
     "decode",
