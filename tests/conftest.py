@@ -31,6 +31,17 @@ from tests.toys.servers import FileServer
 REALDATA = Path(__file__).resolve().parents[2] / "shared" / "realdata"
 
 
+def pytest_collection() -> None:
+    """Collect tests without the garbage collector, which took a quarter of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let it pass over modules and tests from now on: each time, they took 0.3 s."""
+    gc.enable()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def realdata() -> Path:
     """Folder of small real files written by others; absent in a user's clone, then a skip."""
