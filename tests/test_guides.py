@@ -10,6 +10,7 @@ import torch
 
 from tests.documented import ROOT, follow, read
 from tests.pipeline.export.conftest import flat_batch
+from tests.slow import slow_but
 from tests.toys.hosts import published
 from tests.toys.stored import write_stored
 from tests.toys.text import write_chat_tokenizer, write_tokenizer
@@ -19,7 +20,7 @@ PAGES = [
     "docs/episodes.md",
     *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/guides/*.md")),
 ]
-LONG = ("docs/guides/streaming.md", "docs/guides/text.md")
+QUICK = {"docs/index.md", "docs/guides/sampling.md"}
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield environment
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in PAGES]
-)
+@pytest.mark.parametrize("page", slow_but(QUICK.__contains__, PAGES))
 def test_the_page(
     page: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +44,7 @@ def test_the_page(
     follow(read(page), environment)
 
 
+@pytest.mark.slow
 def test_sharing_by_the_hub(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ assert policy.weight.grad.isfinite().all()
 """
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_lerobot(tmp_path / "pusht", videos=(), images=False)
     info = folder / "meta/info.json"

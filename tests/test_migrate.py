@@ -60,6 +60,7 @@ def test_d4rl(run: Any) -> None:
     assert "timeouts" in names["data"]
 
 
+@pytest.mark.slow
 def test_minari(run: Any, environment: dict[str, str]) -> None:
     if Version(minari.__version__) < Version("0.5.4"):
         pytest.skip("an older Minari refuses to read files of a newer one")
@@ -76,6 +77,7 @@ def test_minari(run: Any, environment: dict[str, str]) -> None:
     assert len(ours["few"]) == len(theirs["few"]) == 2
 
 
+@pytest.mark.slow
 def test_torchrl(run: Any) -> None:
     ours = here(run, "TorchRL")
     datasets = pytest.importorskip("torchrl.data.datasets")
@@ -89,17 +91,20 @@ def test_torchrl(run: Any) -> None:
     assert theirs["slices"].shape == ours["slices"].shape == (32, 8)
 
 
+@pytest.mark.slow
 def test_lerobot(run: Any) -> None:
     names = here(run, "LeRobot")
     assert len(names["part"].episodes) == 2
     assert names["ds"].sample()["action"].shape[:2] == (64, 2)
 
 
+@pytest.mark.slow
 def test_d3rlpy(run: Any) -> None:
     names = here(run, "d3rlpy")
     assert names["stored"].transitions == len(names["ds"])
 
 
+@pytest.mark.slow
 def test_hugging_face_datasets(run: Any) -> None:
     names = here(run, "`datasets`")
     assert len(names["rows"]) == 8

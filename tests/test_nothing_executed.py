@@ -65,15 +65,16 @@ def _files() -> list[Path]:
 def unsafe(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of everything in a module's source that may run what a file says."""
     tree = ast.parse(source)
-    aliases = dict(_aliases(tree))
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    aliases = dict(_aliases(nodes))
+    for node in nodes:
         for used in (*_imported(node), *_called(node, aliases)):
             yield getattr(node, "lineno", 0), used
 
 
-def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _aliases(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield the local name and the full name of whatever is imported."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((x.asname, x.name) for x in node.names if x.asname)
         elif isinstance(node, ast.ImportFrom):

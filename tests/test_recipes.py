@@ -156,6 +156,7 @@ def put_batch(ds: Any, answers: Any) -> None:
     answers.put(tuple(ds.sample()["index"].tolist()))
 
 
+@pytest.mark.slow
 def test_processes() -> None:
     """Each draws batches of its own; with a buffer that was made before, all draw the same ones."""
     drawn = set(map(tuple, run(codes("dataloader")[2])["drawn"]))
@@ -197,6 +198,7 @@ def test_other_loops(number: int, library: str, epochs: int) -> None:
         assert len(list(found["loader"])) == 1
 
 
+@pytest.mark.slow
 def test_torchrl_losses() -> None:
     pytest.importorskip("torchrl")
     found = run(codes("torchrl-losses")[0], STEPS=60)

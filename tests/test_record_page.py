@@ -16,6 +16,7 @@ from tests.stories.conftest import Shell
 PAGE = (Path(__file__).parents[1] / "docs" / "record.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path: Path) -> None:
     pytest.importorskip("torchrl")
     shell = Shell(tmp_path)

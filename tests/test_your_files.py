@@ -16,6 +16,7 @@ from tests.stories.conftest import Shell
 PAGE = (Path(__file__).parents[1] / "docs" / "your-files.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -38,6 +38,7 @@ from offline_data.rows.state import Saves
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data.torchrl.storages import LazyTensorStorage
 from offline_data.torchrl.writers import TensorDictMaxValueWriter
+from tests.slow import slow_but
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "random": lambda: RandomSampler(seed=1),
@@ -250,7 +251,9 @@ def test_values_that_cannot_be_are_refused_even_with_the_right_digest(
     assert refused > 9
 
 
-@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize(
+    "kind", slow_but({"random", "prioritized", "best", "dataset"}.__contains__, BUFFERS)
+)
 def test_every_value_missing_or_wrong(kind: str) -> None:
     """What is declared of a field is checked; any other damage is refused or does no harm."""
     buffer, pair = filled(kind, 18, 0), Pair(kind)

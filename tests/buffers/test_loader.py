@@ -278,6 +278,7 @@ def train_in_rank(path: Path, store: str, rank: int) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_two_ranks_of_ddp(ds: Any, tmp_path: Path) -> None:
     work = partial(train_in_rank, ds.data_path, f"file://{tmp_path / 'store'}")
     (count, one, one_plain, weights), (_, other, other_plain, same) = in_processes(2, work)

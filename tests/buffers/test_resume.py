@@ -128,6 +128,7 @@ def test_states_of_earlier_versions_have_no_random_state(toys: Callable[..., Pat
     assert torch.get_rng_state().equal(before)
 
 
+@pytest.mark.slow
 def test_a_new_process_draws_the_batches_that_would_have_come(
     toys: Callable[..., Path], tmp_path: Path
 ) -> None:

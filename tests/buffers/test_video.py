@@ -47,6 +47,7 @@ def test_batches(made: tuple[Path, Any], in_memory: bool) -> None:
     np.testing.assert_array_equal(ds[4][FILM].numpy(), made[1][roots()[4]])
 
 
+@pytest.mark.slow
 def test_spawned_workers(made: tuple[Path, Any]) -> None:
     ds = offline_data.open_dataset(made[0], batch_size=4)
     ds.sample()  # containers are open here

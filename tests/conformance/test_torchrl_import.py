@@ -473,9 +473,8 @@ def test_offline_rows_beside_those_of_ones_own(tmp_path: Path) -> None:
         OfflineToOnlineReplayBuffer(dataset)
 
 
-@pytest.mark.parametrize(
-    "first", ["offline_data", pytest.param("torchrl.data", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["offline_data", "torchrl.data"])
 def test_torchrl_knows_the_prefix_after_the_import(first: str, tmp_path: Path) -> None:
     """In both orders, `torchrl.data.datasets.load_dataset("offline_data:…")` calls this package."""
     write_toy(tmp_path / "local" / "toy" / "r1", [toy_batch([6, 4])], dataset="local:toy@r1")

@@ -33,7 +33,14 @@ CASES: dict[str, dict[str, Callable[[Path], Any]]] = {
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 @pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)")  # torch has one thread here
-@pytest.mark.parametrize(("file", "name"), [(file, name) for file in CASES for name in CASES[file]])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        pytest.param(file, name, marks=pytest.mark.slow if name == "loader, 2 workers" else ())
+        for file in CASES
+        for name in CASES[file]
+    ],
+)
 def test_values(file: str, name: str, tmp_path: Path) -> None:
     compare(file, name, CASES[file][name](tmp_path))
 

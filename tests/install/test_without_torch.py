@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.install import tour
 from tests.install.conftest import ROOT, Tour
 from tests.install.test_metadata import PROJECT
@@ -17,6 +19,7 @@ sys.modules.update(dict.fromkeys(("torch", "tensordict", "torchrl")))
 """A `sitecustomize.py` with which importing these fails, as if they were not installed."""
 
 
+@pytest.mark.slow
 def test_the_tour_where_torch_cannot_be_imported(tmp_path: Path, take_tour: Tour) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HIDDEN)

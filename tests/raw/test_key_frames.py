@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from offline_data.base.errors import FormatError
 from offline_data.raw.nal import begins
 from offline_data.raw.video import VideoFile
+from tests.slow import slow_but
 
 COUNT = 40
 ENCODERS: dict[str, tuple[str, dict[str, str], bool]] = {
@@ -49,6 +52,13 @@ def write(path: Path, name: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Write a film once."""
+    folder = tmp_path_factory.mktemp("films")
+    return cache(lambda name: write(folder / f"{name}.mp4", name))
+
+
 def marked(path: Path) -> NDArray[np.int64]:
     """Return the index as the container marks key frames."""
     with av.open(str(path)) as container:
@@ -58,15 +68,26 @@ def marked(path: Path) -> NDArray[np.int64]:
     return np.array(sorted(packets), np.int64)
 
 
-@pytest.mark.parametrize("threads", [True, False])
-@pytest.mark.parametrize("index", ["read", "as marked", "settled"])
-@pytest.mark.parametrize("name", ENCODERS)
-def test_every_frame_is_that_of_decoding_from_the_first(
-    name: str, index: str, threads: bool, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "x.mp4", name)
+@cache
+def true_frames(path: Path) -> list[Any]:
     with av.open(str(path)) as container:
-        truth = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "threads"),
+    slow_but(
+        lambda name, _, threads: threads or name == "intra refresh",
+        ENCODERS,
+        ["read", "as marked", "settled"],
+        [True, False],
+    ),
+)
+def test_every_frame_is_that_of_decoding_from_the_first(
+    name: str, index: str, threads: bool, films: Callable[[str], Path]
+) -> None:
+    path = films(name)
+    truth = true_frames(path)
     marks = marked(path)
     film = VideoFile(path, marks if index == "as marked" else None, threads=threads)
     if index == "settled":

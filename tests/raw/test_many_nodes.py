@@ -20,9 +20,13 @@ from offline_data.raw import hdf5_tree, torch_file, zarr_arrays
 from offline_data.raw.arrays import open_arrays
 from offline_data.raw.zarr_arrays import open_zarr
 from offline_data.store.reader import open_reader
+from tests.pipeline.ingest.here import conversions_start_no_process
+from tests.slow import slow_but
 from tests.toys.files import write_zarr
 from tests.toys.katakomba import toy_game, write_katakomba
 from tests.toys.minari import box, read_minari, toy_episode, toy_rows, write_minari
+
+__all__ = ["conversions_start_no_process"]
 
 COUNT = 10_500
 """More than the 10,000 that were allowed; links of HDF5 are written at once, datasets are not."""
@@ -48,6 +52,7 @@ def write_d3rlpy(path: Path, episodes: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_d3rlpy_with_many_episodes(tmp_path: Path, settings: Settings) -> None:
     path = write_d3rlpy(tmp_path / "x.h5", 2_600)
     assert D3rlpy().accepts(path) == 2
@@ -104,7 +109,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but({"flat", "tensors"}.__contains__, KINDS))
 def test_arrays_of_a_file(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, write, count = KINDS[kind]
     path = write(tmp_path / name)
@@ -140,7 +145,9 @@ def test_a_minari_episode_with_many_infos(
         read_minari(raw)
 
 
-def test_groups_within_groups_that_are_linked_many_times(tmp_path: Path) -> None:
+def test_groups_within_groups_that_are_linked_many_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """2^30 paths to one leaf: names of the file, which enters each group once, are few."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["g0/x"] = np.zeros(3)
@@ -148,7 +155,8 @@ def test_groups_within_groups_that_are_linked_many_times(tmp_path: Path) -> None
             group = file.create_group(f"g{n}")
             group["a"] = group["b"] = file[f"g{n - 1}"]
         assert len(hdf5_tree.datasets_in(file)[0]) == 1
-        with pytest.raises(FormatError, match=r"take more than 1\.0 GiB of memory"):
+        monkeypatch.setattr(hdf5_tree, "OPEN", 64 << 20)
+        with pytest.raises(FormatError, match=r"take more than 64\.0 MiB of memory"):
             for _ in hdf5_tree.walk(file["g29"].id):
                 pass
 

@@ -20,8 +20,11 @@ from offline_data import api
 from offline_data.analysis.info import DatasetInfo
 from offline_data.analysis.statistics import DatasetStats
 from offline_data.reports.card import dataset_card, size_category
+from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.reports.drawn import drawn_episodes
 from tests.toys.minari import toy_episode, write_minari
+
+__all__ = ["conversions_start_no_process"]
 
 SIZES = [
     "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B",

@@ -13,9 +13,12 @@ import torch
 import offline_data
 from offline_data import StreamingDataset, action_chunk, frame_stack, normalize
 from offline_data.base.config import Settings
+from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.stories.conftest import Shell
 from tests.toys.lerobot import LENGTHS, TASKS, write_lerobot
 from tests.toys.servers import HubServer
+
+__all__ = ["conversions_start_no_process"]
 
 SETS = ("lerobot_generated_v21/full", "lerobot_generated_v30/full", "lerobot_v30_record-test")
 

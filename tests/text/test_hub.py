@@ -228,7 +228,7 @@ def project(tmp_path: Path, tokenizer_file: Path) -> Path:
 
 
 def test_a_lock_file_says_how_text_is_tokenized(
-    online: Settings, project: Path, tmp_path: Path, processes: None
+    online: Settings, project: Path, tmp_path: Path
 ) -> None:
     api.lock(project, settings=online, progress=False)
     (one,) = read_lock(project.with_suffix(".lock")).values()
@@ -315,6 +315,7 @@ def test_bad_text_options_of_a_project(
         api.lock(project, settings=online, progress=False)
 
 
+@pytest.mark.slow
 def test_load_dataset_downloads_and_tokenizes(
     online: Settings,
     tokenizer_file: Path,

@@ -57,6 +57,7 @@ def test_the_table_is_that_of_the_formats() -> None:
     assert found[1] == table(), f"replace the table in docs/export.md by\n{table()}"
 
 
+@pytest.mark.slow
 def test_the_commands_and_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.jobs.cases import JobCase, OneShardCase, RecipeCase, ShardCase
-from tests.pipeline.jobs.contract import ExecutorContract, JobContract, PlanContract
+from tests.pipeline.jobs.contract import ExecutorContract, JobContract, PlanContract, Whole
 from tests.toys.servers import FileServer
 from tests.toys.sharded import install, served
 
@@ -34,6 +34,7 @@ class TestHere(ExecutorContract):
         return made
 
 
+@pytest.mark.slow
 class TestAnywhere(ExecutorContract):
     @pytest.fixture
     def case(self, tmp_path: Path) -> JobCase:
@@ -53,3 +54,11 @@ class TestRanks(PlanContract):
     @pytest.fixture
     def case(self, made: JobCase) -> JobCase:
         return replace(made, way="ranks")
+
+    @pytest.mark.slow  # by default, those of `TestHere` fail
+    def test_operations_that_fail(self, case: JobCase, whole: Whole) -> None:
+        super().test_operations_that_fail(case, whole)
+
+    @pytest.mark.slow
+    def test_damage_is_never_taken_for_data(self, case: JobCase, whole: Whole) -> None:
+        super().test_damage_is_never_taken_for_data(case, whole)

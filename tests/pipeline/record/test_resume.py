@@ -21,6 +21,7 @@ from offline_data.store.reader import open_reader
 from tests.pipeline.jobs.faults import Fault, Kind
 from tests.pipeline.record.games import Game, assert_recorded, ended
 from tests.pipeline.record.test_recorder import play
+from tests.slow import slow_but
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -67,16 +68,19 @@ def continue_it(root: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "every"),
     [
-        "killed",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("power cut", "disk full")),
+        pytest.param("killed", 9, id="killed, every ninth"),
+        *(
+            pytest.param(kind, 3, id=kind, marks=pytest.mark.slow)
+            for kind in ("killed", "power cut", "disk full")
+        ),
     ],
 )
-def test_a_fault_at_every_third_file_operation(tmp_path: Path, kind: Kind) -> None:
+def test_a_fault_at_every_third_file_operation(tmp_path: Path, kind: Kind, every: int) -> None:
     total, _, whole = run(tmp_path / "whole", kind, None)
     assert whole
-    for at in range(1 + len(kind) % 3, total + 1, 3):
+    for at in range(1 + len(kind) % 3, total + 1, every):
         root = tmp_path / str(at)
         _, before, _ = run(root, kind, at)
         for path in (root / "local/mine").glob("*"):
@@ -132,8 +136,10 @@ def record_again(root: Path, kind: Kind, at: int | None, counts: Any) -> None:
     counts[2] = 1
 
 
-@pytest.mark.parametrize("unfinished", [False, True])
-@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("finished", "unfinished"),
+    slow_but(lambda *both: both == (True, True), [False, True], [False, True]),
+)
 def test_a_fault_while_replacing(tmp_path: Path, finished: bool, unfinished: bool) -> None:
     def prepared(name: str) -> Path:
         root = tmp_path / name

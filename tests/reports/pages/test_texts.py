@@ -14,9 +14,12 @@ from offline_data.formats.options import TextOptions
 from offline_data.reports.pages.report import episode_page, report_page
 from offline_data.store.library import entry_at
 from offline_data.text.tokenizer import load_tokenizer
+from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.reports.pages.conftest import HOSTILE
 from tests.reports.pages.parsed import Element, charts, parse
 from tests.toys.text import write_tokenizer
+
+__all__ = ["conversions_start_no_process"]
 
 ROWS = [
     {"prompt": f"ask {n} ", "chosen": f"good {HOSTILE} {n} " * (1 + n % 3), "rejected": f"bad {n}"}

@@ -18,6 +18,7 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import UsageError
 from offline_data.pipeline.ingest import Options, convert
 from offline_data.pipeline.jobs.executors import InProcess
+from tests.slow import slow_but
 from tests.toys.lerobot import CAMERA, write_lerobot
 
 STATE, VID = "observation.state", CAMERA
@@ -126,8 +127,10 @@ def assert_windows(ds: Any, oracle: Oracle, deltas: dict[str, list[float]], rows
                 expected, np.ndarray) else expected, err_msg=f"{name} of row {row}")  # fmt: skip
 
 
-@pytest.mark.parametrize("video", ["keep", "raw"])
-@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize(
+    ("version", "video"),
+    slow_but(lambda *both: both == ("v3.0", "keep"), ["v2.1", "v3.0"], ["keep", "raw"]),
+)
 def test_windows_are_lerobots(
     version: str, video: str, filmed: dict[str, Path], converted: Convert
 ) -> None:
@@ -139,7 +142,10 @@ def test_windows_are_lerobots(
     assert_windows(ds, Oracle(filmed[version], VID), DELTAS, range(18))
 
 
-@pytest.mark.parametrize("name", ["lerobot_generated_v21", "lerobot_generated_v30"])
+@pytest.mark.parametrize(
+    "name",
+    slow_but("lerobot_generated_v30".__eq__, ["lerobot_generated_v21", "lerobot_generated_v30"]),
+)
 def test_windows_of_files_that_lerobot_wrote(name: str, realdata: Path, converted: Convert) -> None:
     folder = realdata / name / "full"
     features = json.loads((folder / "meta/info.json").read_text())["features"]

@@ -223,6 +223,7 @@ def test_it_ends_with_its_parent_in_the_middle_of_a_call(tmp_path: Path) -> None
     wait_until(lambda: ended(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much is allocated")
 def test_limits_of_a_block_hold_in_a_child_only() -> None:
     def allocate(sizes: tuple[int, int]) -> tuple[int, int]:
