@@ -42,6 +42,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Let Hypothesis, which pytest imports at the end, see what holds its random generators."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def realdata() -> Path:
     """Folder of small real files written by others; absent in a user's clone, then a skip."""
