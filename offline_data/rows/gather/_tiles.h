@@ -72,7 +72,8 @@ static void prefetch(const Source *source, const uint8_t *row)
     int64_t reach = source->reach < 32 * LINE ? source->reach : 4 * LINE;
     for (int64_t at = 0; at < reach; at += LINE)
         __builtin_prefetch(row + at, 0, 2);
-    __builtin_prefetch(row + reach - 1, 0, 2);
+    if (reach > 0) /* rows without bytes have no address */
+        __builtin_prefetch(row + reach - 1, 0, 2);
 }
 
 /* Compute the addresses of a tile's rows; returns 0 if a row is out of range. */
@@ -131,7 +132,7 @@ static void copy_tile(const Plan *plan, const Tile *tile, Head **out)
 {
     for (int64_t l = 0; l < plan->leaves; l++) {
         const Leaf *leaf = plan->leaf + l;
-        if (leaf->source >= 0)
+        if (leaf->source >= 0 && leaf->kind.size > 0)
             copy_leaf(values_of(out[l]) + tile->first * leaf->kind.size,
                       tile->pointers + leaf->source * TILE, tile->count, leaf->offset,
                       leaf->kind.size);
@@ -265,6 +266,8 @@ static int gather_from(const Plan *plan, Mix mix, const int64_t *rows, int64_t b
 static int gather_all(const Plan **plans, int64_t number, const int64_t *source,
                       const int64_t *rows, int64_t count, int64_t threads, Head **out)
 {
+    if (count == 0) /* the addresses of nothing may be NULL, with which C allows no arithmetic */
+        return 1;
     for (int64_t n = 0; n < number; n++)
         if (!gather_from(plans[n], (Mix){plans, source}, rows, n * count, count, threads, out))
             return 0;
