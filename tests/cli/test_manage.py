@@ -92,6 +92,14 @@ def test_rm_says_what_is_lost_and_keeps_what_is_the_users(cli: Cli, toy: Path) -
     assert cli("rm", "local:toy", "-y").code == 3
 
 
+def test_rm_of_one_that_shares_files(cli: Cli, toy: Path) -> None:
+    assert cli("preprocess", "local:toy", "--step", "reward_scale:2", "--out", "half").code == 0
+    size = (toy / "observations" / "rows.memmap").stat().st_size
+    said = f"{size} B in files that are linked elsewhere stay on the disk"
+    assert said in cli("rm", "local:toy", "--yes").err
+    assert said not in cli("rm", "local:half", "--yes").err
+
+
 def test_rm_of_what_a_host_has_says_nothing(cli: Cli, toy: Path) -> None:
     manifest = toy / "manifest.json"
     files = [{"path": "x", "url": "http://host.example/x"}]

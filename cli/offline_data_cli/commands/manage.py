@@ -122,6 +122,8 @@ def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     if len(done.kept) > _MOST_NAMED:
         more = len(done.kept) - _MOST_NAMED
         notes.append(f"kept {plural(more, 'more file')} outside the dataset")
+    if shared := sum(one.bytes for one in plan.removed) - plan.bytes:
+        notes.append(f"{human_bytes(shared)} in files that are linked elsewhere stay on the disk")
     line = f"{'would delete' if dry_run else 'deleted'} {what}"
     blocks = (listed, line) if dry_run else (line,)
     return Result(done, blocks, [dataset.id for dataset in done.removed], notes)
