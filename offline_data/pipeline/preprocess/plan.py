@@ -388,7 +388,7 @@ def _find_kept_leaves(recipe: Recipe, before: EpisodeChunk, after: EpisodeChunk)
     """Return the features that no row of the dataset is likely to change."""
     if any(step.brings_torch for step in recipe.steps):
         return _find_unchanged_leaves(before, after)  # functions make all arrays anew
-    old, new = (_columns(one) for one in (before, after))
+    old, new = _columns(before), _columns(after)
     return frozenset(key for key in old.keys() & new.keys() if old[key] is new[key])
 
 

@@ -39,7 +39,7 @@ def shared_files(
     """Return the files with the same features in both datasets, none of which is seen to change.
 
     Empty in layout `ted`, and where the new dataset has not all steps in the parent's order. Text is
-    left out: its codes may stand for other words.
+    shared as codes; vocabularies are another file.
     """
     whole = np.array_equal(chosen.episodes, np.arange(len(reader.lengths)))
     if TED in tables or not whole or not np.array_equal(chosen.lengths, reader.lengths):
@@ -51,7 +51,7 @@ def shared_files(
         for file, leaves in after.items()
         if before.get(file) == leaves
         and reader.manifest.digests[file]["size"] > 0
-        and all(leaf.key in same and not leaf.text and leaf.dtype in COMPARED for leaf in leaves)
+        and all(leaf.key in same and leaf.dtype in COMPARED for leaf in leaves)
     )
 
 

@@ -59,8 +59,8 @@ def shared(one: Path, other: Path) -> set[str]:
         (write_plain, ["clip:observation.state,low=-9"], {}, {STEPS}),  # changes none of few rows
         (write_plain, ["cast:observation.state=float64"], {}, {STEPS}),
         (write_plain, [same], {}, {STEPS, OBSERVED}),
-        (write_rich, [CLIP], {}, {PIXELS}),  # the others have text or complex numbers
-        (write_rich, ["clip:observation.image,low=9"], {}, set()),
+        (write_rich, [CLIP], {}, {PIXELS}),  # the other observations have complex numbers
+        (write_rich, ["clip:observation.image,low=9"], {}, {STEPS}),  # with text
         (write_plain, [CLIP], {"num_frames": 9}, set()),
         (write_plain, [CLIP], {"layout": "ted"}, set()),
         (write_plain, ["filter:length > 1", CLIP], {}, set()),
