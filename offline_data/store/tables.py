@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -155,7 +156,8 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
 def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     """Return the tables of steps and observations of a layout, without rows.
 
-    Raises `FormatError` for a feature whose file name is taken, or that may not be encoded.
+    Raises `FormatError` for a feature whose file name is taken, or that may not be encoded, and for
+    more files than the process may open.
     """
     episode = Column(EPISODE, np.dtype("int64"), ())
     if layout != TED:
@@ -175,6 +177,13 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     for column in schema.observations.values():
         columns += [column, Column(next_of(column.key), column.dtype, column.shape, column.text)]
     columns += [Column(key, np.dtype(bool), (1,)) for key in (*ROOT_FLAGS, DONE)]
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if len(columns) > most // 2 > 0:  # each is open for writing, and mapped to compare it
+        raise FormatError(
+            f"Layout {TED} has a file for each leaf, {len(columns):,} here, and a process may open "
+            f"{most:,} files (`ulimit -n`)",
+            hint="choose layout compact, which packs small leaves into one file",
+        )
     return {TED: pack(TED, columns, packed=False)}
 
 

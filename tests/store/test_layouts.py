@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.base.errors import ManifestError
+from offline_data.base.errors import FormatError, ManifestError
 from offline_data.episode import EpisodeBatch, Key
 from offline_data.episode.fields import DONE, TERMINATED, TRUNCATED, next_of
 from offline_data.episode.joining import concatenate
@@ -218,3 +219,14 @@ def test_nan_and_infinity_are_kept_and_reported(tmp_path: Path, dtype: str) -> N
     assert manifest.non_finite == {"info/v": {"nan": 1, "inf": 1}}
     back = open_reader(tmp_path / "d").leaf("observations", ("info", "v"))
     np.testing.assert_array_equal(back, values)
+
+
+def test_more_files_than_a_process_may_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (18, 4096))
+    with pytest.raises(FormatError, match=r"a file for each leaf, 13 here.* may open 18 files"):
+        write_toy(tmp_path / "ted", [toy_batch([2])], layout="ted")
+    write_toy(tmp_path / "compact", [toy_batch([2])])
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, 4096))
+    write_toy(tmp_path / "unlimited", [toy_batch([2])], layout="ted")
