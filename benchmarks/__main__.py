@@ -22,6 +22,7 @@ NAMES = (
     "listing",
     "recorder",
     "preprocess",
+    "workers",
     "decode",
     "checks",
     "align",
