@@ -118,6 +118,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.array_equal(reader.step(("next", "terminated"))[:, 0], ended)
 
 
+@pytest.mark.slow
 def test_the_contract(tmp_path: Path) -> None:
     install(tmp_path)
     with (tmp_path / "test_lab.py").open("a") as file:

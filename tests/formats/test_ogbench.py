@@ -339,6 +339,7 @@ def test_the_copy_on_the_hub_where_the_host_has_nothing(
             assert stored.episodes == episodes
 
 
+@pytest.mark.slow
 def test_reading_holds_some_megabytes(tmp_path: Path) -> None:
     rows = [101] * 40
     arrays = toy_arrays("pointmaze", rows)

@@ -531,6 +531,7 @@ def test_files_that_are_damaged_or_others(tmp_path: Path) -> None:
     assert "'bad'" in error(path)
 
 
+@pytest.mark.slow
 def test_many_names(tmp_path: Path) -> None:
     path = write_toy(tmp_path / "x.hdf5")
     with h5py.File(path, "a") as file:

@@ -90,7 +90,7 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "push": push,
     "record": record,
 }
-QUICK = {("export robomimic", "file"), ("export d3rlpy", "file")}
+QUICK = {("export d3rlpy", "file")}
 
 
 @pytest.fixture(scope="module")

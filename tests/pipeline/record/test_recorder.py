@@ -294,6 +294,7 @@ def test_equal_to_a_conversion_of_minaris_collector(
     assert mine.make_env().spec.max_episode_steps == 9
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_an_episode(tmp_path: Path) -> None:
     big = spaces.Box(-1, 1, (1000,), np.float64)
     seen = big.sample()
