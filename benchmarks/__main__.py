@@ -33,6 +33,7 @@ NAMES = (
     "streaming",
     "tokenizing",
     "tokens",
+    "training",
 )
 
 
