@@ -15,18 +15,21 @@ modification time                                  all
 nothing              its size                      its content
 ```
 
-Headers with any other message, or of version 2, are never recognised. A dataset that is stored in one
-piece, contiguous or as a single chunk, is read from there. Source: HDF5 File Format Specification
+Headers with any other message, or of version 2, are never recognised. A dataset that is contiguous, or
+whose chunks one node of a B-tree lists, is read from there. Source: HDF5 File Format Specification
 3.0, III.A.1, IV.A.1.a and IV.A.2, https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import os
 import struct
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,6 +48,7 @@ _CONTIGUOUS, _CHUNKED = 1, 2
 _NODE = struct.Struct("<4sBBHQQ")
 """Begin of a B-tree's node: signature, type, level, entries, addresses of its siblings."""
 _UNDEFINED = 2**64 - 1
+_CHUNKS = 64  # of one node of a B-tree, unless a file says otherwise
 _SMALL = 1 << 18
 """Largest dataset in bytes that is read here; for larger ones, asking HDF5 takes no time that counts."""
 
@@ -117,7 +121,7 @@ class KnownHeaders:
     def read(self, header: _KnownDataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Read a whole dataset, whose type in the file is `dtype`.
 
-        None if it is not small, not in one piece, or damaged: HDF5 can tell.
+        None if it is not small, in many chunks, or damaged: HDF5 can tell.
         """
         shape, raw, layout = header.shape, header.raw, header.template.layout
         size = math.prod(shape) * dtype.itemsize
@@ -129,8 +133,10 @@ class KnownHeaders:
         else:
             chunk = struct.unpack_from(f"<{len(shape)}I", raw, layout + 10)
             (tree,) = struct.unpack_from("<Q", raw, layout + 2)
-            whole = chunk[0] >= shape[0] and chunk[1:] == shape[1:]
-            address = self._only_chunk(tree, chunk, dtype.itemsize) if whole else _UNDEFINED
+            addresses = self._chunks(tree, shape, chunk, dtype.itemsize)
+            if len(addresses) > 1 or chunk[1:] != shape[1:]:
+                return self._joined(addresses, shape, chunk, dtype)
+            (address,) = addresses
         if address >= 2**63:
             return None
         values = os.pread(self._file, size, address)
@@ -138,22 +144,56 @@ class KnownHeaders:
             return None
         return np.frombuffer(bytearray(values), dtype).reshape(shape)
 
-    def _only_chunk(self, tree: int, chunk: tuple[int, ...], item: int) -> int:
-        """Return the address of the only chunk that a B-tree lists; `_UNDEFINED` if there are more."""
+    def _chunks(
+        self, tree: int, shape: tuple[int, ...], chunk: tuple[int, ...], item: int
+    ) -> list[int]:
+        """Return the addresses of all chunks in order; `[_UNDEFINED]` unless one node of a B-tree lists them.
+
+        All must be there, without filters skipped, in the order of their places, as HDF5 writes them.
+        """
+        size = math.prod(chunk) * item
+        count = math.prod(-(-n // max(1, c)) for n, c in zip(shape, chunk, strict=True))
+        if not size or count > _CHUNKS or count * size > 2 * _SMALL or tree >= 2**63:
+            return [_UNDEFINED]
         key = struct.Struct(f"<II{len(chunk) + 1}QQ")
-        raw = os.pread(self._file, _NODE.size + key.size, tree) if tree < 2**63 else b""
-        if len(raw) < _NODE.size + key.size:
-            return _UNDEFINED
-        size, skipped_filters, *offsets, address = key.unpack_from(raw, _NODE.size)
-        expected = b"TREE", 1, 0, 1, _UNDEFINED, _UNDEFINED
-        sound = _NODE.unpack_from(raw) == expected and size == math.prod(chunk) * item
-        return address if sound and not skipped_filters and not any(offsets) else _UNDEFINED
+        raw = os.pread(self._file, _NODE.size + count * key.size, tree)
+        node = b"TREE", 1, 0, count, _UNDEFINED, _UNDEFINED
+        if len(raw) < _NODE.size + count * key.size or _NODE.unpack_from(raw) != node:
+            return [_UNDEFINED]
+        entries = list(key.iter_unpack(raw[_NODE.size :]))
+        places = [(size, 0, *corner, 0) for corner in _corners(shape, chunk)]
+        return [e[-1] for e in entries] if [e[:-1] for e in entries] == places else [_UNDEFINED]
+
+    def _joined(
+        self,
+        addresses: list[int],
+        shape: tuple[int, ...],
+        chunk: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> NDArray[Any] | None:
+        """Read chunks at these addresses into their places; None if one is not in the file."""
+        values, size = np.empty(shape, dtype), math.prod(chunk) * dtype.itemsize
+        if max(addresses) >= 2**63:
+            return None
+        for corner, address in zip(_corners(shape, chunk), addresses, strict=True):
+            raw = os.pread(self._file, size, address)
+            if len(raw) < size:
+                return None
+            place = values[tuple(map(slice, corner, map(operator.add, corner, chunk)))]
+            place[...] = np.frombuffer(raw, dtype).reshape(chunk)[tuple(map(slice, place.shape))]
+        return values
 
     def add(self, key: Hashable, address: int) -> None:
         """Remember the header of a dataset, if it is of a kind that can be recognised."""
         template = _template(os.pread(self._file, _LARGEST, address)) if self._usual else None
         if template is not None:
             self._known[key] = template
+
+
+@lru_cache(maxsize=4096)
+def _corners(shape: tuple[int, ...], chunk: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the first element of each chunk, in order."""
+    return list(itertools.product(*(range(0, n, c) for n, c in zip(shape, chunk, strict=True))))
 
 
 def _template(raw: bytes) -> _Template | None:

@@ -124,7 +124,9 @@ CRASHES = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("chunks", [True, pytest.param((6, 3), marks=CRASHES), None])
+@pytest.mark.parametrize(
+    "chunks", [True, *(pytest.param(x, marks=CRASHES) for x in [(6, 3), (2, 2), (3, 1)]), None]
+)
 def test_no_single_byte_of_a_header_makes_another_dataset_of_it(
     tmp_path: Path, chunks: bool | tuple[int, int] | None
 ) -> None:
@@ -138,7 +140,9 @@ def test_no_single_byte_of_a_header_makes_another_dataset_of_it(
     places = [*range(address, address + 16 + 256)]
     if chunks:
         node = sound.rindex(b"TREE\1")
-        places += range(node, node + 24 + 32)  # up to the address of the chunk, wherever it leads
+        height, width = (4, 3) if chunks is True else chunks
+        count = -(-4 // height) * -(-3 // width)
+        places += range(node, node + 24 + 40 * count - 8)  # not to where the last chunk is
     seen = set()
     for place in places:
         damaged = bytearray(sound)
@@ -153,20 +157,42 @@ def test_no_single_byte_of_a_header_makes_another_dataset_of_it(
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("how", ["one chunk", "larger chunk", "contiguous", "two chunks", "large"])
-def test_only_a_small_dataset_in_one_piece_is_read_without_hdf5(tmp_path: Path, how: str) -> None:
-    rows = 50_000 if how == "large" else 5
+@pytest.mark.parametrize(
+    ("rows", "chunk", "here"),
+    [
+        (5, (5, 3), True),
+        (5, (8, 3), True),
+        (5, None, True),
+        (5, (4, 3), True),
+        (5, (5, 2), True),
+        (5, (2, 2), True),
+        (64, (1, 3), True),
+        (65, (1, 3), False),  # of two nodes
+        (50_000, (50_000, 3), False),
+        (5, (50_000, 3), False),
+    ],
+)
+def test_a_small_dataset_in_few_chunks_is_read_without_hdf5(
+    tmp_path: Path, rows: int, chunk: tuple[int, int] | None, here: bool
+) -> None:
     values = np.random.default_rng(0).normal(size=(rows, 3))
-    chunks = {"larger chunk": (8, 3), "two chunks": (4, 3), "contiguous": None}.get(how, (rows, 3))
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        most = (None, 3) if chunks else None
-        growing(file, "plain", values, chunks=chunks, maxshape=most)
-        growing(file.create_group("next"), "plain", values, chunks=chunks, maxshape=most)
+        most = (None, 3) if chunk else None
+        growing(file, "plain", values, chunks=chunk, maxshape=most)
+        group = file.create_group("next")
+        growing(group, "plain", values[: rows // 2], chunks=chunk, maxshape=most)
+        if chunk:  # its chunks are not one after the other
+            growing(group, "other", values, chunks=chunk, maxshape=most)
+            group["plain"].resize(rows, 0)
+            group["plain"][rows // 2 :] = values[rows // 2 :]
+        else:
+            del group["plain"]
+            growing(group, "plain", values, chunks=chunk)
     with known(tmp_path / "x.hdf5") as (file, headers):
         found = headers.find(KEY, file.id.links.get_info(b"next/plain").u)
         assert found is not None
         read_here = headers.read(found, np.dtype("f8"))
-        assert (read_here is None) == (how in {"two chunks", "large"})
+        assert (read_here is not None) == here
         for one in (read(file["next"].id, headers), read_here):
             if one is not None:
                 np.testing.assert_array_equal(one, values)

@@ -37,6 +37,9 @@ class FlatArrays(FlatFile):
         """Return rows of one array, in this machine's byte order, `[n, …]`."""
         return self.arrays[name][start:stop].astype(self.columns[name].dtype, copy=False)
 
+    def rows_of_chunk(self, file: Any, name: str) -> int:  # noqa: ARG002
+        return 0
+
 
 @dataclass(frozen=True)
 class FlatNpz(FlatFile):
@@ -53,6 +56,9 @@ class FlatNpz(FlatFile):
         if name not in self._read:
             self._read[name] = file[name]
         return self._read[name][start:stop].astype(self.columns[name].dtype, copy=False)
+
+    def rows_of_chunk(self, file: Any, name: str) -> int:  # noqa: ARG002
+        return 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields without the arrays: another process reads the file."""

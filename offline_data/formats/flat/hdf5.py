@@ -162,8 +162,7 @@ class FlatFile:
     def rows_of_chunk(self, file: Any, name: str) -> int:
         """Return the rows of a compressed chunk of a column of the open file; 0 without compression."""
         dataset = file[self.pieces[0][0] + name]
-        chunks: tuple[int, ...] | None = getattr(dataset, "chunks", None)  # arrays have none
-        return chunks[0] if chunks and has_filters(dataset) else 0
+        return int(dataset.chunks[0]) if has_filters(dataset) else 0
 
     def read_flags(
         self, file: Any
