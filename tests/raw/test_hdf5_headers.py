@@ -140,7 +140,7 @@ def test_no_single_byte_of_a_header_makes_another_dataset_of_it(
     places = [*range(address, address + 16 + 256)]
     if chunks:
         node = sound.rindex(b"TREE\1")
-        height, width = (4, 3) if chunks is True else chunks
+        height, width = chunks if isinstance(chunks, tuple) else (4, 3)
         count = -(-4 // height) * -(-3 // width)
         places += range(node, node + 24 + 40 * count - 8)  # not to where the last chunk is
     seen = set()
