@@ -2,7 +2,7 @@
 
 Its method: open the file for each query, seek to the key frame before the first frame, decode up to the
 last one by PyAV; every decoded frame becomes RGB, or (stricter) only the wanted ones, or (strictest) files
-also stay open. All results are uint8 in memory; LeRobot's conversion to floats is not counted. Files are in the page cache.
+also stay open. Videos that `encode:format=h264` wrote again are compared with torchcodec on the published ones, too. All results are uint8 in memory; LeRobot's conversion to floats is not counted. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -115,9 +115,61 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     yield Row(
         f"memory of {count} open decoders", "offline-data", "", f"{added / count:.1f} MiB each"
     )
+    yield from _encoded_again(folder, stored, places, repeats)
     few, places = write(folder / "few", films[:RAW], steps)
     raw = _convert(few, folder, "raw")
     yield from _compare(raw, places, "decoded before", repeats, targets=("≥ 10×",) * 4)
+
+
+def _encoded_again(
+    folder: Path, stored: Path, films: list[Path], repeats: int, keyframes: int = 2
+) -> Iterator[Row]:
+    """Measure 64 random frames of the same videos, encoded again by the step `encode`."""
+    steps, rng = STEPS, np.random.default_rng(0)
+    kept = offline_data.open_dataset(stored, delta_timestamps={LEAF: [0.0]})
+    step = f"encode:format=h264,keyframes={keyframes}"
+    again = folder / "again"
+    offline_data.open_dataset(stored).preprocess(step, dest=again, progress=False)
+    batches: list[list[Query]] = [
+        [[row] for row in rng.integers(len(films) * steps, size=64).tolist()] for _ in range(4)
+    ]
+    jobs: dict[str, Callable[[list[Query]], NDArray[Any]]] = {
+        "offline-data": partial(
+            _ours, offline_data.open_dataset(again, delta_timestamps={LEAF: [0.0]})
+        ),
+        "offline-data, kept videos": partial(_ours, kept),
+        "PyAV, wanted frames to RGB, files open": partial(_theirs, films, steps, False, kept={}),
+    }
+    name = f"64 random frames of {len(films)} videos with a key frame every {keyframes} frames"
+    try:
+        from torchcodec.decoders import VideoDecoder
+    except ImportError:
+        yield Row(name, "torchcodec", "", "not installed: pip install torchcodec")
+    else:
+        decoders = [VideoDecoder(str(film), dimension_order="NHWC") for film in films]
+        jobs["torchcodec, published videos, files open"] = partial(_by_torchcodec, decoders, steps)
+    seconds = interleaved(
+        {who: partial(_next, job, cycle(batches)) for who, job in jobs.items()},
+        repeats=repeats,
+        calls=1,
+    )
+    for who, took in seconds.items():
+        ours = who == "offline-data"
+        ratio = f"{took / seconds['offline-data']:.2f}×"
+        yield Row(name, who, ratio, f"{1000 * took:.2f} ms", "≥ 3×" if ours else "")
+    sizes = [
+        sum(path.stat().st_size for path in folder.rglob("*.mp4")) for folder in (again, stored)
+    ]
+    yield Row(name, "bytes of mp4 files", f"{sizes[0] / sizes[1]:.2f}×", f"{sizes[0] / 1e6:.1f} MB")
+
+
+def _by_torchcodec(decoders: list[Any], steps: int, batch: list[Query]) -> NDArray[Any]:
+    found = {}
+    for number in {query[0] // steps for query in batch}:
+        rows = [query[0] for query in batch if query[0] // steps == number]
+        frames = decoders[number].get_frames_at([row % steps for row in rows]).data.numpy()
+        found.update(zip(rows, frames, strict=True))
+    return np.stack([found[query[0]] for query in batch])
 
 
 _OPEN = """\

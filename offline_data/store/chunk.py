@@ -39,6 +39,9 @@ class EpisodeChunk:
     by_rows: tuple[tuple[int, str, int], ...] = ()
     """Blocks that a vectorised function had to compute row by row: number of rows, reason, and
     number of the step in the recipe."""
+    losses: tuple[tuple[int, int, int, int], ...] = ()
+    """Absolute errors of lossy encodings: the largest, their sum, number of values, and number of the
+    step in the recipe."""
 
     @cached_property
     def row_numbers(self) -> NDArray[np.int64]:

@@ -55,6 +55,16 @@ class StoredVideo:
     sha256: str
     times: Path | None = None  # file of the index; None: `index` is set
     known: NDArray[np.int64] | None = field(default=None, compare=False)
+    data: bytes | None = field(default=None, compare=False, repr=False)
+    """Its bytes, if it is not on a disk yet; `path` then is its name in messages."""
+
+    @classmethod
+    def of(cls, data: bytes, name: str, instead: str) -> StoredVideo:
+        """Return an mp4 file in memory; `instead` is advice for users without PyAV."""
+        path = Path(name)
+        opened = VideoFile(path, threads=False, instead=instead, data=data)
+        opened.close()
+        return cls(path, len(data), hashlib.sha256(data).hexdigest(), None, opened.index, data)
 
     @cached_property
     def index(self) -> NDArray[np.int64]:
@@ -70,6 +80,13 @@ class StoredVideo:
     @contextmanager
     def decoder(self) -> Iterator[VideoFile]:
         """Yield a decoder that no other thread uses, which stays open for the next one."""
+        if self.data is not None:  # not kept open, as that would keep the bytes
+            alone = VideoFile(self.path, self.index, threads=False, data=self.data)
+            try:
+                yield alone
+            finally:
+                alone.close()
+            return
         idle = _idle.setdefault(os.getpid(), [])
         name = f"{self.sha256} {self.path}"
         with _lock:
@@ -230,10 +247,10 @@ class VideoColumn(EncodedColumn):
         for first, stop in pairwise(
             [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(codes)]
         ):
-            if first < stop:
+            begins[first : first + 1] = True
+            if first < stop and self._files[files[first]].data is None:  # else it is opened once
                 keys = np.flatnonzero(self._files[files[first]].index[:, 1])
                 gops = np.searchsorted(keys, codes[first:stop] & 0xFFFFFFFF, side="right")
-                begins[first] = True
                 begins[first + 1 : stop] = np.diff(gops) > 0
         cuts = [*np.flatnonzero(begins).tolist(), len(codes)]
         return list(pairwise(cuts))
@@ -300,7 +317,10 @@ class VideoWriter:
             name = video_name(self.leaf, number)
             if name not in self.linked:
                 self.linked[name] = {"size": file.size, "sha256": file.sha256}
-                self._link(name, file.path, self.linked[name])
+                if file.data is None:
+                    self._link(name, file.path, self.linked[name])
+                else:
+                    self._append(name, file.data)
                 times = np.ascontiguousarray(file.index, "<i8")
                 digest = hashlib.sha256(times.tobytes()).hexdigest()
                 place = video_name(self.leaf, number, times=True)

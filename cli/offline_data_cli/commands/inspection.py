@@ -246,12 +246,14 @@ def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
             lines.append(f"{step.get('name', 'function')}: {how_run(step)}")
             continue
         usual = _defaults_of(name)
-        given = {k: v for k, v in step.items() if k != "step" and not is_empty(v)}
+        given = {k: v for k, v in step.items() if k not in {"step", "error"} and not is_empty(v)}
         shown = [
             f"{key}={text}"
             for key, value in given.items()
             if value != usual.get(key) and len(text := format_nested(value)) <= _LONGEST
         ]
+        if error := step.get("error"):
+            shown.append(f"errors up to {error['max']} of 255, {error['mean']:.3g} on average")
         lines.append(f"{name}: {', '.join(shown)}" if shown else name)
     return lines
 

@@ -40,6 +40,8 @@ Range: TypeAlias = "tuple[int, int, int]"  # of a file: offset, bytes, CRC-32
 
 _CHUNK = 1 << 20  # bytes that are read at once
 
+_OPEN = 64  # most files of a `RangeWriter` that are open
+
 
 Record: TypeAlias = "tuple[dict[Key, NDArray[Any]], dict[str, Any], dict[str, Range]]"
 """Record of a finished task: `[E, …]` columns of its episodes (text as codes, `("start",)` relative
@@ -190,15 +192,20 @@ class RangeWriter:
         whole = memoryview(data).cast("B") if len(data) else memoryview(b"")
         begin, size, crc = self.written.get(name, (self._begin.get(name, 0), 0, 0))
         with disk_errors(self._folder):
-            if name not in self._handles:
-                path = self._folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._handles[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            rest, at = whole, begin + size
+            handle, rest, at = self._handle(name), whole, begin + size
             while len(rest):
-                count = os.pwrite(self._handles[name], rest, at)
+                count = os.pwrite(handle, rest, at)
                 rest, at = rest[count:], at + count
         self.written[name] = begin, size + len(whole), crc32(whole, crc)
+
+    def _handle(self, name: str) -> int:
+        if name not in self._handles:
+            if len(self._handles) == _OPEN:
+                os.close(self._handles.pop(next(iter(self._handles))))
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handles[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return self._handles[name]
 
     def link(self, name: str, source: Path, digest: Mapping[str, Any]) -> None:
         """Make file `name` a hard link to one of known size and sha256, or a copy."""
@@ -212,9 +219,9 @@ class RangeWriter:
         with disk_errors(self._folder):
             for folder in self._linked:
                 sync_folder(folder)
-            for name, handle in self._handles.items():
+            for name, (begin, size, _) in self.written.items():
+                handle = self._handle(name)
                 if self._alone:
-                    begin, size, _ = self.written[name]
                     os.ftruncate(handle, begin + size)
                 os.fsync(handle)
 

@@ -16,7 +16,7 @@ from offline_data.base.version import __version__
 from offline_data.formats.corrections import reading_of
 from offline_data.pipeline.jobs.workdir import Record, WorkDir
 from offline_data.pipeline.preprocess.job import Recipe, RunOptions
-from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, digest_of_rows
+from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, add_losses, digest_of_rows
 from offline_data.pipeline.preprocess.steps.base import Selection
 from offline_data.store.history import extend_history
 from offline_data.store.join import RowsPart, finalize_joined, join_rows
@@ -240,8 +240,18 @@ def finish(
         said = recipe[number].setdefault("by_rows", {"blocks": 0, "rows": 0, "why": why})
         said["blocks"] += blocks
         said["rows"] += rows
+    losses: dict[int, tuple[int, int, int]] = {}
+    for number, *loss in (part for one in counted for part in one["losses"]):
+        losses[number] = add_losses(losses.get(number), loss)
+    notes = [*header.notes]
+    for number, (largest, total, values) in sorted(losses.items()):
+        recipe[number]["error"] = {"max": largest, "mean": total / values}
+        notes.append(
+            f"Values decoded after step {number + 1}, {recipe[number]['step']}, differ from those "
+            f"before it by {largest} of 255 at most, by {total / values:.3g} on average"
+        )
     options = {**options, "recipe": recipe}
-    header = replace(header, converter={**header.converter, "options": options})
+    header = replace(header, converter={**header.converter, "options": options}, notes=tuple(notes))
     return finalize_joined(work.dataset, header, contents, words)
 
 

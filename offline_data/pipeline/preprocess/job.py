@@ -158,7 +158,7 @@ class Recipe:
         """
         given = chunk
         for number, step in enumerate(self.steps):
-            before = chunk.by_rows
+            before = chunk
             report_place(describe_place(step, chunk))
             try:
                 chunk = step.apply(chunk)
@@ -171,9 +171,11 @@ class Recipe:
                     f"{plural(chunk.batch.transitions, 'transition')}",
                     hint="fewer workers, or smaller blocks (batched=), take less",
                 ) from error
-            if chunk.by_rows != before:
-                found_here = ((rows, why, number) for rows, why, _ in chunk.by_rows[len(before) :])
-                chunk = replace(chunk, by_rows=(*before, *found_here))
+            old, new = (before.by_rows, before.losses), (chunk.by_rows, chunk.losses)
+            if new != old:
+                by_rows = ((rows, why, number) for rows, why, _ in new[0][len(old[0]) :])
+                losses = ((*loss[:3], number) for loss in new[1][len(old[1]) :])
+                chunk = replace(chunk, by_rows=(*old[0], *by_rows), losses=(*old[1], *losses))
         if self.keeps_rows and not np.array_equal(chunk.batch.lengths, given.batch.lengths):
             raise StepError(
                 f"A step changed lengths of episodes {given.episodes[0]} to {given.episodes[-1]}, "

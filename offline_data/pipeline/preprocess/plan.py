@@ -565,11 +565,14 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
     census, audit = DatasetCounts(), Audit(mode, task.rows / max(1, plan.chosen.transitions))
     tables: list[dict[Key, NDArray[Any]]] = []
     by_rows: dict[int, list[Any]] = {}
+    losses: dict[int, tuple[int, int, int]] = {}
 
     def write(chunk: EpisodeChunk) -> None:
         for rows, why, step in chunk.by_rows:  # of several reasons the first is told
             one = by_rows.setdefault(step, [step, 0, 0, why])
             one[1:3] = one[1] + 1, one[2] + rows
+        for *loss, step in chunk.losses:
+            losses[step] = add_losses(losses.get(step), loss)
         batch = chunk.batch
         rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
         if not len(batch.lengths):
@@ -618,10 +621,17 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
             "non_finite": census.non_finite_json(),
             "audit": [audit.rows, audit.episodes],
             "by_rows": list(by_rows.values()),
+            "losses": [[step, *loss] for step, loss in losses.items()],
             "videos": layout.linked,
         }
         work.write_record(number, columns, about, files.written, durable=not plan.in_place)
     return task.rows
+
+
+def add_losses(one: Sequence[int] | None, other: Sequence[int]) -> tuple[int, int, int]:
+    """Return the largest error, the sum of errors and the number of values of two `losses`."""
+    largest, total, values = one or (0, 0, 0)
+    return max(largest, other[0]), total + other[1], values + other[2]
 
 
 def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:

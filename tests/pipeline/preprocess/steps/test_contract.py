@@ -21,6 +21,7 @@ TEXTS = [
     "crop:8,9,observation.pixels,top=1,left=0",
     "dedupe",
     "encode:observation.pixels,format=jpeg,quality=80",
+    "encode:observation.pixels,format=h264,keyframes=3",
     "exclude:info,obs.velocity",
     "filter:return >= percentile(return, 50) and not (terminated or number == 4)",
     "flatten:extra,mission",

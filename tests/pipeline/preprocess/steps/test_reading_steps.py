@@ -136,7 +136,7 @@ def test_types_are_words_and_choices() -> None:
     ]
     assert {found["type"] for found in described if found["name"] == "format"} == {
         "hwc or chw or hw",
-        "png or jpeg",
+        "png or jpeg or h264",
     }
     assert [found for found in described if not found["type"].islower()] == []
 
