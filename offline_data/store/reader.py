@@ -110,6 +110,10 @@ class DatasetReader:
         return {key: ted[key] for key in twice if key not in apart}
 
     @cached_property
+    def _specs(self) -> dict[str, dict[Key, LeafSpec]]:
+        return {name: table.by_key for name, table in self.manifest.tables.items()}
+
+    @cached_property
     def leaves(self) -> dict[Key, LeafSpec]:
         """`step_leaves` and `observation_leaves` together."""
         return {**self.step_leaves, **self.observation_leaves}
@@ -179,8 +183,7 @@ class DatasetReader:
 
         An encoded feature is an `EncodedColumn`, which `numpy.asarray` decodes.
         """
-        spec = self.manifest.tables[table]
-        leaf = spec[key]
+        spec, leaf = self.manifest.tables[table], self._specs[table][key]
         if leaf.encoding is None:
             return _view(leaf, spec.rows, partial(self._map, leaf.file))
         kind = leaf.encoding, leaf.dtype, leaf.shape

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -190,7 +191,7 @@ class DescribedEpisode:
     leaves: tuple[FoundLeaf, ...]
     groups: Groups
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Number of reward rows; raises `FormatError` if there are none."""
         for leaf in self.leaves:
