@@ -135,7 +135,7 @@ def _missing_texts(episodes: ExportedEpisodes, place: LeafPlace, holds: Holds) -
     count = 0
     for batch in episodes.batches():
         missing = _is_missing(getattr(batch, place.leaf.table)[place.leaf.key])
-        if place.leaf.table == "observations":
+        if place.leaf.table == "observations" and not place.after:  # else `next` has the final one
             held = holds.final_observation and place.table == "observations"
             missing[np.cumsum(batch.lengths + 1) - 1] &= batch.final_observation & held
         count += int(missing.sum())

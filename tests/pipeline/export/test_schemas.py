@@ -102,3 +102,19 @@ def test_random_schemas(to: str, batch: EpisodeBatch) -> None:
             return
         assert done.compared
         assert dest.exists()
+
+
+@pytest.mark.parametrize("final", [[True, True], [True, False], [False, False]])
+@pytest.mark.parametrize("texts", ["a-aa", "--aa", "a-a-", "aaa-", "-aaa"])
+def test_missing_texts_of_lerobot(tmp_path: Path, texts: str, final: list[bool]) -> None:
+    """A missing one may be that of a final observation, which `next` has in LeRobot's files."""
+    words = np.array([None if text == "-" else text for text in texts], dtype=object)
+    ones = np.ones((2, 1), np.float32)
+    steps: dict[Key, Any] = {("action",): ones, REWARD: ones}
+    steps |= {TERMINATED: ones > 0, TRUNCATED: ones < 0}
+    seen: dict[Key, Any] = {("observation", "x"): np.ones((4, 1), np.float32), ("info", "0"): words}
+    write_toy(tmp_path / "toy", [EpisodeBatch(np.array([1, 1]), steps, seen, np.array(final))])
+    done = offline_data.export(
+        tmp_path / "toy", tmp_path / "out", to="lerobot", fps=10, progress=False
+    )
+    assert [loss.rows for loss in done.losses if loss.leaf == "info/0"] == [texts.count("-")]
