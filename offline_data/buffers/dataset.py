@@ -558,7 +558,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
     def delete(self) -> None:
         """Delete the dataset directory only; batches already drawn stay valid.
 
-        Later reads and another `delete` raise `NotFoundError`, and a failure `AccessError`.
+        Later reads and another `delete` raise `NotFoundError`. Raises `AccessError` of the disk.
         """
         remove(entry_at(self.data_path))
         self._steps_storage.close()
