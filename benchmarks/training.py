@@ -216,7 +216,7 @@ def write(folder: Path, task: Task) -> None:
         np.save(folder / f"{name}.npy", array)
     columns = (steps["action",], *(leaf[:, 0] for leaf in (reward, *flags)))
     episodes = [
-        ToyEpisode(seen[begin + e : end + e + 1], *(column[begin:end] for column in columns))  # type: ignore[arg-type]
+        ToyEpisode(seen[begin + e : end + e + 1], *(column[begin:end] for column in columns))
         for e, (begin, end) in enumerate(zip(ends - lengths, ends, strict=True))
     ]
     spaces = {}
