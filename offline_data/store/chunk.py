@@ -102,8 +102,8 @@ class EpisodeChunk:
         return replace(self, batch=batch, words={k: w for k, w in kept.items() if k in codes})
 
     def _rows_from(self, first: NDArray[np.int64]) -> NDArray[np.int64]:
-        within = np.arange(self.batch.transitions) - self.batch.starts[self.batch.episode_of]
-        return np.asarray(first[self.batch.episode_of] + within)
+        batch = self.batch
+        return np.repeat(first - batch.starts, batch.lengths) + np.arange(batch.transitions)
 
 
 @dataclass(frozen=True)

@@ -591,7 +591,7 @@ def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, num
 
     def compare(batch: EpisodeBatch, reader: DatasetReader, row: int, episode: int) -> None:
         check_shared(plan.shared, batch, reader, row, episode)
-        audit.check(batch, reader, row, episode)
+        audit.check(batch, reader, row, episode, plan.shared)
 
     with RangeWriter(folder, task.begin, alone=not plan.in_place) as files:
         layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies(), plan.shared)

@@ -86,8 +86,9 @@ def check_shared(
     """Compare every value of a batch with shared files; raises `SharedFileChanged`."""
     if not files:
         return
+    numbers = (batch.episode_of + first_episode).astype(reader.step_leaves[EPISODE].dtype)
     for table, columns, leaves, first in (
-        (STEPS, batch.steps, reader.step_leaves, first_row),
+        (STEPS, {**batch.steps, EPISODE: numbers}, reader.step_leaves, first_row),
         (OBSERVATIONS, batch.observations, reader.observation_leaves, first_row + first_episode),
     ):
         for key, column in columns.items():

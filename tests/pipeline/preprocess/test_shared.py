@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offline_data.base.config import Settings
@@ -19,6 +20,7 @@ from offline_data.pipeline.preprocess.job import Job, RunOptions, Stage
 from offline_data.project.share.push import push_dataset
 from offline_data.store.copies import copy_dataset, rename_dataset
 from offline_data.store.library import entry_at, remove_datasets
+from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from tests.pipeline.preprocess.oracle import check, digests, episodes_of
 from tests.pipeline.preprocess.runs import (
@@ -113,6 +115,21 @@ def test_a_feature_that_changes_in_late_rows_only(
     assert changed == [777]  # and the observation after row 776
     assert digests(parent) == before
     assert shared(parent, tmp_path / "out") == set()
+
+
+def test_numbers_of_episodes_that_are_wrong_in_the_parent(
+    parent: Path, tmp_path: Path, settings: Settings
+) -> None:
+    place = open_reader(parent).step_leaves["episode",]
+    with (parent / STEPS).open("r+b") as file:
+        file.seek(place.offset + 5 * place.stride)
+        file.write(b"\x63")
+    make(parent, ["clip:observation.state,high=9"], tmp_path / "out", settings)
+    assert shared(parent, tmp_path / "out") == set()
+    made = open_reader(tmp_path / "out")
+    np.testing.assert_array_equal(
+        made.step(("episode",)), np.repeat(np.arange(len(made.lengths)), made.lengths)
+    )
 
 
 def overwrite(path: Path) -> None:
