@@ -246,7 +246,7 @@ def test_a_step_in_full(cli: Cli) -> None:
     assert (gamma["name"], gamma["type"], gamma["default"]) == ("gamma", "number", 1.0)
     assert (key["type"], key["required"]) == ("text", False)
     assert all(each["text"] for one in described.values() for each in one["arguments"])
-    assert described["encode"]["arguments"][1]["type"] == "png or jpeg"
+    assert described["encode"]["arguments"][1]["type"] == "png or jpeg or h264"
     shown = cli("step", "clip").out
     assert "--step clip:action,low=-1,high=1" in shown
     assert "keys\tleaves\trequired" in shown
