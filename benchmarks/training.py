@@ -224,7 +224,7 @@ def write(folder: Path, task: Task) -> None:
         low, high = np.zeros(leaf.shape[1:]), np.full(leaf.shape[1:], 255)
         box = {"dtype": leaf.dtype.name, "shape": low.shape, "low": low.tolist()}
         spaces[name] = {"type": "Box", **box, "high": high.tolist()}
-    raw = {"jpeg_encoding": False}
+    raw = {"jpeg_encoding": False, "minari_version": "0.5.2"}  # older ones read no newer files
     write_minari(folder / "train-v0", episodes, metadata=raw, **spaces)  # type: ignore[arg-type]
 
 
@@ -380,7 +380,7 @@ def _minari(folder: Path, task: Task) -> Batches:
             # As many windows as hold all steps once, or all rows.
             count = len(drawn) // len(task.offsets) if task.padded else len(drawn)
             drawn = drawn[torch.randperm(len(drawn))[: count - count % task.batch]]
-            for rows in drawn.split(task.batch):
+            for rows in drawn.split(task.batch) if len(drawn) else ():
                 which, step = rows.unbind(1)
                 last = group["length"][which] - 1
                 around, inside = window(offsets, step, torch.zeros_like(step), last)
