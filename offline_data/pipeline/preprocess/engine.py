@@ -112,7 +112,7 @@ class Run:
         """Return the run with a revised step, after a note that says so."""
         self.progress.note(f"starting over: {found.reason}")
         if isinstance(found, SharedFileChanged):
-            return replace(self, options=replace(self.options, shares_files=False))
+            return replace(self, options=replace(self.options, shares_parent_files=False))
         return replace(self, recipe=self.recipe.revise(found))
 
     def settle(self, *, in_place: bool) -> tuple[Run, Plan]:

@@ -64,7 +64,7 @@ class RunOptions:
     audit: AuditMode = DEFAULT_AUDIT
     resume: bool = False
     force: bool = False
-    shares_files: bool = True
+    shares_parent_files: bool = True
     """Whether files none of whose features change are the parent's."""
 
     def __post_init__(self) -> None:

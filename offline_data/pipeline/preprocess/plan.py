@@ -249,7 +249,7 @@ def plan_tasks(
         sample,
         made,
         in_place=in_place,
-        shared=None if options.shares_files else frozenset(),
+        shared=None if options.shares_parent_files else frozenset(),
         seconds=each * chosen.transitions,
     )
 

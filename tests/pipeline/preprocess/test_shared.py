@@ -68,7 +68,7 @@ def shared(one: Path, other: Path) -> set[str]:
         (write_plain, ["filter:length > 1", CLIP], {}, set()),
         (write_plain, ["subsample:every=2"], {}, set()),
         (write_plain, [CLIP], {"executor": Shuffled(shards=True)}, set()),
-        (write_plain, [CLIP], {"shares_files": False}, set()),
+        (write_plain, [CLIP], {"shares_parent_files": False}, set()),
     ],
 )
 def test_files_of_features_that_do_not_change(
@@ -83,7 +83,13 @@ def test_files_of_features_that_do_not_change(
     small_groups(monkeypatch)
     parent = write(tmp_path / "parent")
     make(parent, stages, tmp_path / "out", settings, **options)
-    make(parent, stages, tmp_path / "apart" / "out", settings, **options | {"shares_files": False})
+    make(
+        parent,
+        stages,
+        tmp_path / "apart" / "out",
+        settings,
+        **options | {"shares_parent_files": False},
+    )
     assert shared(parent, tmp_path / "out") == expected
     assert digests(tmp_path / "out") == digests(tmp_path / "apart" / "out")
     assert verify(tmp_path / "out") == ()
@@ -160,7 +166,7 @@ def test_a_parent_that_is_deleted_replaced_or_damaged(
     change: Callable[[Path], object],
     problems: int,
 ) -> None:
-    wanted = make_and_read(parent, tmp_path / "apart" / "out", settings, shares_files=False)
+    wanted = make_and_read(parent, tmp_path / "apart" / "out", settings, shares_parent_files=False)
     make(parent, [CLIP], tmp_path / "out", settings)
     change(parent)
     assert len(verify(tmp_path / "out")) == problems
@@ -224,7 +230,7 @@ def test_files_that_cannot_be_linked_or_need_not_be(
     name: str,
     value: Any,
 ) -> None:
-    wanted = make_and_read(parent, tmp_path / "apart" / "out", settings, shares_files=False)
+    wanted = make_and_read(parent, tmp_path / "apart" / "out", settings, shares_parent_files=False)
     mode = (parent / OBSERVED).stat().st_mode
     with monkeypatch.context() as patch:
         patch.setattr(where, name, value)
@@ -255,7 +261,7 @@ def test_an_interrupted_run_shares_the_same_files(
 
     with pytest.raises(KeyboardInterrupt):
         make(parent, [CLIP], tmp_path / "out", settings, executor=Stopping())
-    wanted = make_and_read(parent, tmp_path / "apart" / "out", settings, shares_files=False)
+    wanted = make_and_read(parent, tmp_path / "apart" / "out", settings, shares_parent_files=False)
     make(parent, [CLIP], tmp_path / "out", settings, resume=True)
     assert shared(parent, tmp_path / "out") == {OBSERVED}
     check(tmp_path / "out", wanted)

@@ -202,7 +202,6 @@ def _join_episodes(
         chunk.steps[chosen],
         words_of(chunk),
         chunk.by_rows,
-        chunk.losses,
     )
     return from_ted(frame, leaves, explicit_next)[0]
 

@@ -362,7 +362,7 @@ def group_rows(
         {key: values[kept] for key, values in batch.episodes.items()},
     )
     where = (chunk.episodes[kept], chunk.rows[kept], chunk.steps[kept])
-    return EpisodeChunk(made, *where, chunk.words, chunk.by_rows, chunk.losses)
+    return EpisodeChunk(made, *where, chunk.words, chunk.by_rows)
 
 
 def _total(
