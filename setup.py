@@ -40,6 +40,7 @@ setup(
     ext_modules=[
         compiled("offline_data/rows/gather", "_gather", "_leaves", "_pages", "_tiles"),
         compiled("offline_data/rows/samplers", "_sum_tree"),
+        compiled("offline_data/store", "_compare"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

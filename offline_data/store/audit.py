@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,10 @@ from offline_data.store.reader import DatasetReader
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch
 
+try:
+    _compiled: Any = import_module("offline_data.store._compare")
+except ImportError:  # no C compiler at installation
+    _compiled = None
 
 _BLOCK = 8192
 """Rows of a feature that are compared at once, so that they stay in the processor's cache."""
@@ -157,6 +162,10 @@ def _is_stored(
 
 def has_bits(stored: NDArray[Any], column: NDArray[Any]) -> bool:
     """Return True if two arrays of one dtype and shape have the same bits: -0.0 is not 0.0."""
+    if _compiled is not None and all(x[:1].flags.c_contiguous for x in (stored, column)):
+        row = column.itemsize * math.prod(column.shape[1:])
+        places = (y for x in (stored, column) for y in (x.ctypes.data, x.strides[0]))
+        return bool(_compiled.same_rows(*places, row, len(column)))
     bits = np.dtype(f"u{column.itemsize}")
     one, other = stored.view(bits), column.view(bits)
     return all(

@@ -49,7 +49,7 @@ def check_tour(done: dict[str, Any]) -> None:
     assert not {"load_arrays", "convert", "export", "Recorder", "TextOptions"} & failed.keys()
     assert done["resize"] == "MissingDependencyError"
     assert done["arrays"]["observations"] == [12, 5]
-    assert len(done["compiled"]) == 2
+    assert len(done["compiled"]) == 3
     assert done["loaded"] == []
 
 

@@ -118,7 +118,7 @@ def compiled() -> list[str]:
     """Load the compiled parts, which need no torch themselves; returns their paths in the package."""
     package = Path(str(find_spec("offline_data").origin)).parent  # type: ignore[union-attr]
     found = []
-    for name in ("rows/gather/_gather", "rows/samplers/_sum_tree"):
+    for name in ("rows/gather/_gather", "rows/samplers/_sum_tree", "store/_compare"):
         (file,) = package.glob(f"{name}.*so")
         loader = ExtensionFileLoader(file.name.partition(".")[0], str(file))
         spec = ModuleSpec(loader.name, loader, origin=str(file))

@@ -13,7 +13,8 @@ from offline_data.analysis.info import compared_with_source
 from offline_data.base.errors import AuditError
 from offline_data.episode import Key
 from offline_data.store import audit, tables
-from offline_data.store.audit import Audit, equal_rows
+from offline_data.store import audit as auditing
+from offline_data.store.audit import Audit, equal_rows, has_bits
 from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
@@ -166,3 +167,51 @@ def test_nan_equals_nan_only(dtype: str) -> None:
     found = np.array([[1, nan], [5, 2], [3, nan], [nan, nan]], dtype)
     assert equal_rows(wanted, found).tolist() == [True, False, False, True]
     assert equal_rows(wanted, wanted.copy()).all()
+
+
+ROWS: dict[str, tuple[str, tuple[int, ...]]] = {
+    **{f"{n} bytes": ("u1", (n,)) for n in (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 29)},
+    "bool": ("?", ()),
+    "int64": ("i8", ()),
+    "float16": ("f2", (3,)),
+    "float64": ("f8", (2, 3)),
+    "no values": ("f4", (0,)),
+}
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def comparison(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        monkeypatch.setattr(auditing, "_compiled", None)
+    elif auditing._compiled is None:
+        pytest.skip("not built: no C compiler")
+
+
+@pytest.mark.usefixtures("comparison")
+@pytest.mark.parametrize("name", ROWS)
+def test_every_bit_of_every_row_is_compared(name: str) -> None:
+    dtype, shape = np.dtype(ROWS[name][0]), ROWS[name][1]
+    rng = np.random.default_rng(len(name))
+    packed = np.dtype([("before", "u1", 3), ("leaf", dtype, shape), ("after", "u1")])
+    for rows in (0, 1, 5, 1200):
+        file = np.frombuffer(bytearray(rng.bytes(rows * packed.itemsize)), packed)
+        if dtype.kind == "b":
+            file["leaf"] = rng.random((rows, *shape)) < 0.5
+        column = file["leaf"].copy()
+        by_columns = np.asfortranarray(column)
+        for given in (column, by_columns, np.repeat(column, 2, axis=0)[::2]):
+            assert has_bits(file["leaf"], given)
+            assert has_bits(given, file["leaf"])
+        for _ in range(20 if column.size else 0):
+            other = column.copy()
+            raw = other.reshape(-1).view("u1")
+            raw[rng.integers(len(raw))] ^= 1 if dtype.kind == "b" else 1 << rng.integers(8)
+            assert not has_bits(file["leaf"], other)
+            assert not has_bits(other, column)
+
+
+@pytest.mark.usefixtures("comparison")
+def test_zeros_of_two_signs_differ_and_nan_does_not() -> None:
+    values = np.array([0.0, np.nan, 1.0])
+    assert has_bits(values, values.copy())
+    assert not has_bits(values, np.array([-0.0, np.nan, 1.0]))
