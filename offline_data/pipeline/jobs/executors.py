@@ -139,6 +139,8 @@ def choose_workers(workers: int, cores: int, cost: Cost) -> int:
 class InProcess:
     """Runs tasks in this process, in order, with `threads` torch threads (None: as before).
 
+    A job with a method `in_order(tasks)`, an iterator of answers, may overlap a task with the next.
+
     Example:
         >>> from offline_data.base.progress import SILENT
         >>> list(InProcess().run(abs, [-3, 4], SILENT))
@@ -157,9 +159,9 @@ class InProcess:
         tasks: Sequence[T],
         progress: Progress,  # noqa: ARG002 - no process of its own can die
     ) -> Iterator[tuple[int, R]]:
-        with _torch_threads(self._threads):
-            for number, task in enumerate(tasks):
-                yield number, job(task)
+        in_order = getattr(job, "in_order", lambda tasks: (job(task) for task in tasks))
+        with _torch_threads(self._threads), closing(in_order(tasks)) as answers:
+            yield from enumerate(answers)
 
 
 class LocalProcesses:

@@ -226,8 +226,9 @@ def _run(work: PlannedWork, tasks: Sequence[int]) -> int:
             while done < len(tasks) and work.plan.newer() is None and next(finished, None):
                 done += 1
     except KeyboardInterrupt:
+        kept = len(set(tasks).difference(work.missing()))
         raise KeyboardInterrupt(
-            f"interrupted; {done} of {plural(len(tasks), 'task')} are finished and kept: "
+            f"interrupted; {kept} of {plural(len(tasks), 'task')} are finished and kept: "
             "run the same command again to go on"
         ) from None
     return done

@@ -183,6 +183,9 @@ class RangeWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()

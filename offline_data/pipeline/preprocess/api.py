@@ -77,8 +77,8 @@ class Preprocesses:
         it, it runs on blocks of rows and the manifest records "vectorised". The result is then
         equal up to floating-point rounding, so a comparison of nearly equal floats may come out
         differently. A function with control flow that depends on values, with random numbers, or
-        with operations that `vmap` rejects runs row by row. Some rows of every block (at least 32,
-        and at least 512 values) are compared with a row-by-row run, integers and bools exactly; a
+        with operations that `vmap` rejects runs row by row. Some rows of every block (at least 8,
+        and at least 128 values) are compared with a row-by-row run, integers and bools exactly; a
         block that differs is computed row by row. `vectorize=False` always runs row by row. Not
         detected: state that the first calls do not show, the clock, a generator of its own, and
         reading the text form of a tensor.

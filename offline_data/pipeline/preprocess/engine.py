@@ -45,14 +45,13 @@ from offline_data.pipeline.preprocess.plan import (
     Plan,
     fingerprint,
     load_plan,
-    measure_task,
     prepare,
     save_plan,
     seconds_of_calls,
-    write_task,
 )
 from offline_data.pipeline.preprocess.shared import SharedFileChanged, place_shared
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Revision, Selection
+from offline_data.pipeline.preprocess.tasks import WriteTasks, measure_task
 from offline_data.store.library import Entry, Stored, entry_at, foreign_files, remove
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, recover
@@ -166,7 +165,7 @@ class Run:
         self, plan: Plan, work: WorkDir, tasks: Sequence[int], executor: Executor
     ) -> AbstractContextManager[Iterator[tuple[int, int]]]:
         """Run tasks; yields an iterator of each finished one and its rows."""
-        job = partial(write_task, plan, work, self.header(plan), self.options.audit)
+        job = WriteTasks(plan, work, self.header(plan), self.options.audit)
         return self._answers(plan, job, tasks, f"preprocess {self.target.id.name}", executor)
 
     def executor(self, plan: Plan, tasks: int) -> Executor:

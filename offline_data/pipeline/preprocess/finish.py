@@ -16,8 +16,9 @@ from offline_data.base.version import __version__
 from offline_data.formats.corrections import reading_of
 from offline_data.pipeline.jobs.workdir import Record, WorkDir
 from offline_data.pipeline.preprocess.job import Recipe, RunOptions
-from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, add_losses, digest_of_rows
+from offline_data.pipeline.preprocess.plan import Plan, TaskSpec, digest_of_rows
 from offline_data.pipeline.preprocess.steps.base import Selection
+from offline_data.pipeline.preprocess.tasks import add_losses
 from offline_data.store.history import extend_history
 from offline_data.store.join import RowsPart, finalize_joined, join_rows
 from offline_data.store.layout import AuditMode, TableSpec, file_sizes, with_counts

@@ -1,15 +1,12 @@
-"""`Plan`: parent, recipe, schema and tasks, decided before any row is written, and running a task."""
+"""`Plan`: parent, recipe, schema and tasks, decided before any row is written."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +16,6 @@ from numpy.typing import NDArray
 
 from offline_data.base.errors import (
     FormatError,
-    IntegrityError,
     ManifestError,
     StepError,
     UsageError,
@@ -27,14 +23,13 @@ from offline_data.base.errors import (
 from offline_data.base.files import disk_errors
 from offline_data.base.plurals import plural
 from offline_data.base.version import __version__
-from offline_data.episode import EpisodeBatch, Key
+from offline_data.episode import Key
 from offline_data.episode.cut import runs_within
 from offline_data.pipeline.jobs.processes.child import report_place
-from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir, read_checked, write_checked
+from offline_data.pipeline.jobs.workdir import WorkDir, read_checked, write_checked
 from offline_data.pipeline.preprocess.job import Recipe, RunOptions, describe_place
-from offline_data.pipeline.preprocess.shared import check_shared, shared_files
+from offline_data.pipeline.preprocess.shared import shared_files
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep, Selection
-from offline_data.store.audit import Audit
 from offline_data.store.chunk import (
     EpisodeChunk,
     EpisodeSelection,
@@ -43,11 +38,9 @@ from offline_data.store.chunk import (
     select_episodes,
 )
 from offline_data.store.encoded import as_encoded
-from offline_data.store.layout import AuditMode, LayoutName, TableSpec, file_sizes, with_counts
-from offline_data.store.manifest import Manifest
-from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.store.tables import LayoutWriter, Schema, Vocabularies, schema_of, table_specs
-from offline_data.store.writer import DatasetCounts, episode_table
+from offline_data.store.layout import LayoutName, TableSpec, file_sizes, with_counts
+from offline_data.store.reader import DatasetReader
+from offline_data.store.tables import Schema, schema_of, table_specs
 
 GROUP_BYTES = 8 << 20
 """Bytes of rows that are read and mapped at once; a larger episode is a group of its own.
@@ -77,12 +70,6 @@ _TIMING_SECONDS = 0.3  # samples that would take longer are not timed
 _PROBED_ENDS = 8  # episodes whose last transition is probed
 _PROBED_AT_RANDOM = 16  # transitions drawn at random
 _PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
-
-_KEPT_BYTES = (32 << 20) - (64 << 10)
-"""glibc returns freed memory to the system above a threshold that rises to twice the largest array
-freed, up to this size. Fresh pages for every array would take longer than filling them."""
-
-_AHEAD = 2  # groups that may wait to be written, and as many to be compared
 
 Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
 """Runs a first pass over the data; returns the measures of all groups of a plan, in order."""
@@ -535,119 +522,3 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         shared=frozenset(value["shared"]),
         seconds=each * chosen.transitions,
     )
-
-
-def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[Any]:
-    """Return the measures of each group of a task, in order; for a selection with `FIRST_ROW`.
-
-    The recipe of the plan consists of the steps before it. Raises `Revision` if one of these must be
-    revised.
-    """
-    measures = []
-    for chunk in read_groups(plan, task):
-        made = plan.recipe.apply(chunk)
-        measure = step.measure(made)
-        if isinstance(step, Selection):
-            measure = {**measure, FIRST_ROW: made.rows}
-        measures.append(measure)
-    return measures
-
-
-def write_task(plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, number: int) -> int:
-    """Compute and write all rows of a task, record that it is finished, and return how many.
-
-    While rows are computed, one thread writes those before them, and another reads written rows and
-    compares them (as `mode` says, with the fields of the manifest `header`). A task with files of
-    its own syncs them before it counts as finished. Raises `Revision` if a step must be revised.
-    """
-    task = plan.tasks[number]
-    folder = work.dataset if plan.in_place else work.shard(number)
-    census, audit = DatasetCounts(), Audit(mode, task.rows / max(1, plan.chosen.transitions))
-    tables: list[dict[Key, NDArray[Any]]] = []
-    by_rows: dict[int, list[Any]] = {}
-    losses: dict[int, tuple[int, int, int]] = {}
-
-    def write(chunk: EpisodeChunk) -> None:
-        for rows, why, step in chunk.by_rows:  # of several reasons the first is told
-            one = by_rows.setdefault(step, [step, 0, 0, why])
-            one[1:3] = one[1] + 1, one[2] + rows
-        for *loss, step in chunk.losses:
-            losses[step] = add_losses(losses.get(step), loss)
-        batch = chunk.batch
-        rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
-        if not len(batch.lengths):
-            return
-        plan.schema.conform(batch, int(chunk.episodes[0]))
-        tables.append(episode_table(batch))
-        census.add(batch)
-        layout.append(batch, task.episode + episodes)
-        written = plan.tables if plan.in_place else layout.tables
-        reader = DatasetReader(folder, replace(header, tables=written, digests=layout.linked))
-        reader.vocabularies = {}  # text is compared as codes
-        while len(checking) >= _AHEAD:
-            checking.popleft().result()
-        first = task.row + rows, task.episode + episodes
-        checking.append(checker.submit(compare, batch, reader, *first))
-
-    def compare(batch: EpisodeBatch, reader: DatasetReader, row: int, episode: int) -> None:
-        check_shared(plan.shared, batch, reader, row, episode)
-        audit.check(batch, reader, row, episode, plan.shared)
-
-    with RangeWriter(folder, task.begin, alone=not plan.in_place) as files:
-        layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies(), plan.shared)
-        np.empty(_KEPT_BYTES, np.uint8)
-        writer = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
-        checker = ThreadPoolExecutor(1, thread_name_prefix="offline-data-check")
-        writing: deque[Future[None]] = deque()
-        checking: deque[Future[None]] = deque()
-        try:
-            for chunk in read_groups(plan, number):
-                made = plan.recipe.apply(chunk)
-                while len(writing) >= _AHEAD:
-                    writing.popleft().result()
-                writing.append(writer.submit(write, made))
-            for unfinished in (writing, checking):  # a write adds what is to be compared
-                while unfinished:
-                    unfinished.popleft().result()
-        finally:
-            for thread in (writer, checker):
-                thread.shutdown(wait=True, cancel_futures=True)
-        if not plan.in_place:
-            files.sync()
-        keys = tables[0] if tables else ()
-        columns = {key: np.concatenate([one[key] for one in tables]) for key in keys}
-        about = {
-            "counts": dict(census.counts),
-            "non_finite": census.non_finite_json(),
-            "audit": [audit.rows, audit.episodes],
-            "by_rows": list(by_rows.values()),
-            "losses": [[step, *loss] for step, loss in losses.items()],
-            "videos": layout.linked,
-        }
-        work.write_record(number, columns, about, files.written, durable=not plan.in_place)
-    return task.rows
-
-
-def add_losses(one: Sequence[int] | None, other: Sequence[int]) -> tuple[int, int, int]:
-    """Return the largest error, the sum of errors and the number of values of two `losses`."""
-    largest, total, values = one or (0, 0, 0)
-    return max(largest, other[0]), total + other[1], values + other[2]
-
-
-def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:
-    """Read the groups of a task from the parent, in order."""
-    reader = parent_reader(plan.parent, plan.identity)
-    for start, stop in pairwise(plan.tasks[task].groups.tolist()):
-        yield read_chunk(reader, plan.chosen[start:stop])
-
-
-@lru_cache(maxsize=4)
-def parent_reader(path: Path, identity: str) -> DatasetReader:
-    """Open a dataset once per process; raises `IntegrityError` if its content has changed."""
-    reader = open_reader(path)
-    if identity_of(reader) != identity:
-        raise IntegrityError(
-            f"The dataset in {path} was replaced while another one was made of it",
-            hint="use --force to start over",
-        )
-    return reader

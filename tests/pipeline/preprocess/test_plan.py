@@ -21,8 +21,8 @@ from offline_data.base.errors import (
 )
 from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
 from offline_data.pipeline.preprocess.job import Stage
-from offline_data.pipeline.preprocess.plan import parent_reader
 from offline_data.pipeline.preprocess.steps.base import Revision
+from offline_data.pipeline.preprocess.tasks import parent_reader
 from offline_data.store.chunk import read_transitions
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,7 +23,7 @@ from offline_data.base.progress import SILENT
 from offline_data.pipeline.jobs.plan_file import plan_lock
 from offline_data.pipeline.preprocess import engine, worker
 from offline_data.pipeline.preprocess.job import Job, RunOptions
-from offline_data.pipeline.preprocess.plan import write_task
+from offline_data.pipeline.preprocess.tasks import WriteTasks
 from offline_data.pipeline.preprocess.worker import JobPlan, finish_job, plan_job, run_share
 from offline_data.store.library import list_datasets
 from offline_data.store.verify import verify
@@ -328,19 +328,28 @@ def test_a_parent_that_has_changed_is_refused(scene: Scene) -> None:
         own.share()
 
 
+def finished_tasks(scene: Scene) -> list[Path]:
+    return list(scene.folder.glob("plans/*.work/*/finished/[0-9]*.record"))
+
+
 def test_a_function_that_fails_or_is_interrupted_keeps_what_is_finished(scene: Scene) -> None:
     broken = scene.folder / "broken"
     plan = scene.plan("fn:stopping", chunksize=4)
     broken.touch()
-    with pytest.raises(KeyboardInterrupt, match=rf"1 of {plan.tasks} tasks are finished"):
+    with pytest.raises(KeyboardInterrupt) as interrupt:
         scene.share()
     broken.unlink()
+    kept = len(finished_tasks(scene))
+    assert 1 <= kept < plan.tasks
+    assert f"; {kept} of {plan.tasks} tasks are finished and kept" in str(interrupt.value)
     plan = scene.plan("fn:failing", chunksize=4, force=True)
     broken.touch()
     with pytest.raises(StepError, match=r"failed on row \d+ .*\n(?s:.*)broken"):
         scene.share()
     broken.unlink()
-    assert scene.share().ran == plan.tasks - 1
+    kept = len(finished_tasks(scene))
+    assert 1 <= kept < plan.tasks
+    assert scene.share().ran == plan.tasks - kept
     check(scene.made, episodes_of(scene.parent))
 
 
@@ -363,13 +372,15 @@ def test_a_rank_at_work_sees_another_plan_before_its_next_task(
     plan = scene.plan("fn:late", chunksize=4)
     ran: list[str] = []
 
-    def meanwhile(plan: Any, work: Any, *more: Any, **options: Any) -> Any:
-        ran.append(work.path.name)
-        if len(ran) == 1:
-            assert scene.share(1, 2).plan.generation == 1
-        return write_task(plan, work, *more, **options)
+    class Meanwhile(WriteTasks):
+        def in_order(self, tasks: Sequence[int]) -> Iterator[int]:
+            for task in tasks:
+                ran.append(self.work.path.name)
+                if len(ran) == 1:
+                    assert scene.share(1, 2).plan.generation == 1
+                yield from super().in_order([task])
 
-    monkeypatch.setattr(engine, "write_task", meanwhile)
+    monkeypatch.setattr(engine, "WriteTasks", Meanwhile)
     share = scene.share(0, 2)
     assert ran.count(plan.place) < plan.tasks
     assert share.plan.generation == 1

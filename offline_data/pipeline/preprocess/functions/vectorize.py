@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 BLOCK = 32 << 20  # bytes of rows that are given to `torch.vmap` at once
 
-VALUES = 512  # of all features, compared in every block at least
+VALUES = 128  # of all features, compared in every block at least
 
-LEAST_ROWS = 32  # compared in every block
+LEAST_ROWS = 8  # compared in every block; the rows that a plan probes come before them
 
 TOLERANCE: Mapping[str, float] = {"f2": 2.0**-8, "f4": 2.0**-16, "f8": 2.0**-40}
 """Largest difference relative to the size of values: 4, 128 and 4096 units in the last place.

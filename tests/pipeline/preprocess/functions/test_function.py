@@ -215,7 +215,7 @@ def test_a_block_that_differs_is_run_by_rows_in_its_place() -> None:
     fn = on_action(lambda a: otherwise(a, 3000))
     chunk: Any = big_chunk()
     step = ready(fn, join_chunks(episodes_of(chunk)[:2]))
-    assert (step.run, step.checked) == ("vectorised", 32)
+    assert (step.run, step.checked) == ("vectorised", 8)
     found = step.apply(chunk)
     assert_same_as_loop(fn, chunk, found)
     blocks = -(-112 // vectorize.block_rows(table_of(chunk)))
