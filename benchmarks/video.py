@@ -141,13 +141,7 @@ def _encoded_again(
         "PyAV, wanted frames to RGB, files open": partial(_theirs, films, steps, False, kept={}),
     }
     name = f"64 random frames of {len(films)} videos with a key frame every {keyframes} frames"
-    try:
-        from torchcodec.decoders import VideoDecoder
-    except ImportError:
-        yield Row(name, "torchcodec", "", "not installed: pip install torchcodec")
-    else:
-        decoders = [VideoDecoder(str(film), dimension_order="NHWC") for film in films]
-        jobs["torchcodec, published videos, files open"] = partial(_by_torchcodec, decoders, steps)
+    jobs |= _torchcodec(films, steps)
     seconds = interleaved(
         {who: partial(_next, job, cycle(batches)) for who, job in jobs.items()},
         repeats=repeats,
@@ -163,13 +157,23 @@ def _encoded_again(
     yield Row(name, "bytes of mp4 files", f"{sizes[0] / sizes[1]:.2f}×", f"{sizes[0] / 1e6:.1f} MB")
 
 
+def _torchcodec(films: list[Path], steps: int) -> dict[str, Callable[[list[Query]], NDArray[Any]]]:
+    """Return the job of torchcodec, LeRobot's default decoder; without it there is none."""
+    try:
+        from torchcodec.decoders import VideoDecoder
+    except (ImportError, RuntimeError):  # not installed, or without FFmpeg's libraries
+        return {}
+    decoders = [VideoDecoder(str(film), dimension_order="NHWC") for film in films]
+    return {"torchcodec, published videos, files open": partial(_by_torchcodec, decoders, steps)}
+
+
 def _by_torchcodec(decoders: list[Any], steps: int, batch: list[Query]) -> NDArray[Any]:
     found = {}
     for number in {query[0] // steps for query in batch}:
-        rows = [query[0] for query in batch if query[0] // steps == number]
+        rows = [row for query in batch if query[0] // steps == number for row in query]
         frames = decoders[number].get_frames_at([row % steps for row in rows]).data.numpy()
         found.update(zip(rows, frames, strict=True))
-    return np.stack([found[query[0]] for query in batch])
+    return np.stack([found[row] for query in batch for row in query])
 
 
 _OPEN = """\
@@ -232,6 +236,7 @@ def _compare(
             pixels = [job(batch) for job in jobs.values()]
             if not all(np.array_equal(pixels[0], one) for one in pixels):
                 raise SystemExit(f"{name}: the frames differ")
+        jobs |= _torchcodec(films, steps)  # it rounds colours in another way
         seconds = interleaved(
             {who: partial(_next, job, cycle(batches)) for who, job in jobs.items()},
             repeats=repeats,
