@@ -76,7 +76,7 @@ class WriteTasks:
 
     def in_order(self, tasks: Sequence[int]) -> Iterator[int]:
         """Run tasks; yields the rows of each, while rows of the next one may be computed already."""
-        np.empty(_KEPT_BYTES, np.uint8)
+        np.empty(_KEPT_BYTES, np.uint8)  # and freed
         unfinished: deque[_TaskRows] = deque()
         with ExitStack() as threads:
             writer, checker = (
@@ -85,17 +85,22 @@ class WriteTasks:
             )
             try:
                 for task in tasks:
+                    while len(unfinished) > 1:  # tasks may be single groups: memory is bounded
+                        yield unfinished.popleft().finish()
                     unfinished.append(_TaskRows(self, task, writer, checker))
                     for chunk in read_groups(self.plan, task):
                         unfinished[-1].add(self.plan.recipe.apply(chunk))
-                        while len(unfinished) > 1 and unfinished[0].is_done:
+                        if len(unfinished) > 1 and unfinished[0].is_done:
                             yield unfinished.popleft().finish()
                 while unfinished:
                     yield unfinished.popleft().finish()
             finally:
-                # all but the last one are computed: an interrupt or an error of it costs them nothing
-                for rows in unfinished:
-                    rows.finish() if rows is not unfinished[-1] else rows.cancel()
+                try:  # what is computed already is kept, whatever ends the next task
+                    while len(unfinished) > 1:
+                        unfinished.popleft().finish()
+                finally:
+                    for rows in unfinished:
+                        rows.cancel()
 
 
 class _TaskRows:

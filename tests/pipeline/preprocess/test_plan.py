@@ -6,10 +6,12 @@ import errno
 import os
 import pickle
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from offline_data.base.config import Settings
@@ -20,11 +22,14 @@ from offline_data.base.errors import (
     NoSpaceError,
 )
 from offline_data.pipeline.jobs.workdir import RangeWriter, WorkDir
+from offline_data.pipeline.preprocess import plan as planning
+from offline_data.pipeline.preprocess import tasks
 from offline_data.pipeline.preprocess.job import Stage
 from offline_data.pipeline.preprocess.steps.base import Revision
 from offline_data.pipeline.preprocess.tasks import parent_reader
 from offline_data.store.chunk import read_transitions
 from offline_data.store.reader import open_reader
+from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.preprocess.oracle import check, cut, digests, episodes_of
 from tests.pipeline.preprocess.runs import (
@@ -110,6 +115,52 @@ def test_a_lost_write_is_noticed(
     with pytest.raises(AuditError, match="differs"):
         make(parent, [CLIP], tmp_path / "out", settings)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_write_of_one_task_is_noticed_while_the_next_is_computed(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RangeWriter.append
+    make(parent, [CLIP], tmp_path / "whole" / "out", settings)
+
+    def losing(self: RangeWriter, name: str, data: Any) -> None:
+        is_first = not any(self._begin.values())
+        append(self, name, data * 0 if is_first and name.startswith("steps") else data)
+
+    before = psutil.Process().num_fds()
+    monkeypatch.setattr(RangeWriter, "append", losing)
+    with pytest.raises(AuditError, match="differs"):
+        make(parent, [CLIP], tmp_path / "out", settings)
+    monkeypatch.setattr(RangeWriter, "append", append)
+    assert not (tmp_path / "out").exists()
+    assert psutil.Process().num_fds() <= before
+    make(parent, [CLIP], tmp_path / "out", settings, resume=True)
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
+
+
+def test_a_slow_disk_holds_the_function_back(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where every task is a single group."""
+    monkeypatch.setattr(planning, "TASK_BYTES", 1)
+    counts, lead = {"read": 0, "written": 0}, list[int]()
+    read, write = tasks.read_chunk, LayoutWriter.append
+
+    def reading(*args: Any) -> Any:
+        counts["read"] += 1
+        lead.append(counts["read"] - counts["written"])
+        return read(*args)
+
+    def writing(self: LayoutWriter, *args: Any) -> None:
+        time.sleep(0.01)
+        write(self, *args)
+        counts["written"] += 1
+
+    monkeypatch.setattr(tasks, "read_chunk", reading)
+    monkeypatch.setattr(LayoutWriter, "append", writing)
+    make(parent, [CLIP], tmp_path / "out", settings)
+    assert len(lead) == 6
+    assert max(lead) <= 3
 
 
 def test_bytes_that_the_system_takes_piecemeal(

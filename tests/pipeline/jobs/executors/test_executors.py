@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor as FuturesExecutor
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -90,6 +90,27 @@ def check_answers_and_errors(executor: Executor, name: str) -> None:
 def test_in_process() -> None:
     check_answers_and_errors(InProcess(), "in process")
     assert list(InProcess().run(quadrupled(), TASKS, SILENT)) == EXPECTED  # in order
+
+
+def test_a_job_may_run_its_tasks_in_order_itself() -> None:
+    events: list[object] = []
+
+    class Job:
+        def __call__(self, _: int) -> int:
+            raise AssertionError
+
+        def in_order(self, tasks: Sequence[int]) -> Iterator[int]:
+            try:
+                for task in tasks:
+                    events.append(task)
+                    yield 10 * task
+            finally:
+                events.append("closed")
+
+    answers = InProcess().run(Job(), [3, 4, 5], SILENT)
+    assert [next(answers), next(answers)] == [(0, 30), (1, 40)]
+    cast("Generator[object]", answers).close()
+    assert events == [3, 4, "closed"]
 
 
 def test_processes() -> None:
