@@ -58,7 +58,7 @@ def test_peak(large: Path, tmp_path: Path, workers: int, stages: list[str]) -> N
     while program.poll() is None:
         peak = max([peak, *map(own_memory, family(program.pid))])
     assert program.returncode == 0
-    assert (30 << 20) < peak < LIMIT
+    assert (20 << 20) < peak < LIMIT
 
 
 def family(pid: int) -> list[int]:

@@ -27,7 +27,7 @@ from offline_data.pipeline.preprocess import tasks
 from offline_data.pipeline.preprocess.job import Stage
 from offline_data.pipeline.preprocess.steps.base import Revision
 from offline_data.pipeline.preprocess.tasks import parent_reader
-from offline_data.store.chunk import read_transitions
+from offline_data.store.chunk import read_chunk, read_transitions
 from offline_data.store.reader import open_reader
 from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
@@ -144,12 +144,12 @@ def test_a_slow_disk_holds_the_function_back(
     """Also where every task is a single group."""
     monkeypatch.setattr(planning, "TASK_BYTES", 1)
     counts, lead = {"read": 0, "written": 0}, list[int]()
-    read, write = tasks.read_chunk, LayoutWriter.append
+    write = LayoutWriter.append
 
     def reading(*args: Any) -> Any:
         counts["read"] += 1
         lead.append(counts["read"] - counts["written"])
-        return read(*args)
+        return read_chunk(*args)
 
     def writing(self: LayoutWriter, *args: Any) -> None:
         time.sleep(0.01)
