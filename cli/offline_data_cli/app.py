@@ -19,8 +19,7 @@ from offline_data_cli.result import Result
 from offline_data_cli.values import parse_values
 from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 
-Command: TypeAlias = Callable[..., Result]
-"""A function of a `Context` and its own options."""
+Command: TypeAlias = Callable[..., Result]  # a function of a `Context` and its own options
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Commands(Mapping[str, Any]):
     """Verbs of a group by name; a verb's module is imported on use."""
 
     def __init__(self) -> None:
-        self.panels: dict[str, dict[str, str]] = {}
-        """Verbs by panel, with a line about each."""
+        self.panels: dict[str, dict[str, str]] = {}  # verbs by panel, with a line about each
         self._makers: dict[str, Callable[[], Any]] = {}
         self._made: dict[str, Any] = {}
 

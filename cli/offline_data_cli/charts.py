@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHADES = " ░▒▓█"
 _HEIGHT = 4
-_CHART = 36
-"""Least width of a histogram; those that fit stand side by side."""
+_CHART = 36  # least width of a histogram; those that fit stand side by side
 _NARROWEST = 24
 _MOST_ACTIONS, _MOST_DIMENSIONS = 12, 24
 

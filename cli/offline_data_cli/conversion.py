@@ -16,16 +16,14 @@ Audit = Annotated[str, option(_OPTIONS["audit"].help, metavar=_OPTIONS["audit"].
 
 _KEYWORD = Parameter.KEYWORD_ONLY
 
-Given = Mapping[str, Any]
-"""Values of the command line by the name of the option, not yet parsed."""
+Given = Mapping[str, Any]  # values of the command line by the name of the option, not yet parsed
 
 
 @dataclass(frozen=True)
 class ConversionOptions(OptionTable):
     """The options of a conversion, by field."""
 
-    command: str
-    """`download` or `convert`."""
+    command: str  # `download` or `convert`
 
     def parameters(self) -> list[Parameter]:
         """See `OptionTable`."""

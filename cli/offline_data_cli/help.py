@@ -100,7 +100,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 """Example command lines by verb, without the program's name unless it occurs elsewhere."""
 
-SYNONYMS = {
+SYNONYMS = {  # synonyms of verbs: their names in other programs
     synonym: verb
     for verb, synonyms in {
         "plot": "draw figure",
@@ -131,9 +131,8 @@ SYNONYMS = {
     }.items()
     for synonym in synonyms.split()
 }
-"""Synonyms of verbs: their names in other programs."""
 
-ELSEWHERE: dict[str, str] = {
+ELSEWHERE: dict[str, str] = {  # hints for words that are not verbs
     "concat": "`merge` writes one dataset of several; offline_data.DatasetMixture(a, b) samples them as one",
     "combine": "`merge` writes one dataset of several; offline_data.DatasetMixture(a, b) samples them as one",
     "update": "download ID --force fetches and converts a dataset again",
@@ -142,7 +141,6 @@ ELSEWHERE: dict[str, str] = {
     "train": "load_dataset(ID, batch_size=256).sample() in Python gives batches",
     "create": "convert PATH --out NAME, or preprocess ID --step … --out NAME",
 }
-"""Hints for words that are not verbs."""
 
 COMMON: dict[str, str] = {
     "search": "limit min_size max_size action",
@@ -157,7 +155,7 @@ COMMON: dict[str, str] = {
 }
 """Parameters of the options that `-h` shows, by verb; other verbs show all of theirs."""
 
-OF_SOURCES: dict[str, str] = {
+OF_SOURCES: dict[str, str] = {  # an example for each source with its own options
     "atari_dqn": "download atari_dqn:Pong/1 --checkpoints 0:2",
     "hf": "download hf:roneneldan/TinyStories --tokenizer gpt2",
     "lerobot": "download lerobot:lerobot/pusht --only observation.state",
@@ -165,10 +163,9 @@ OF_SOURCES: dict[str, str] = {
     "minari": "convert ~/.minari/datasets/mine-v0 mine --skip-bad-features",
     "text": "convert texts.jsonl mine --tokenizer tokenizer.json",
 }
-"""An example for each source with its own options."""
 
 GLOBALS = "Global options (--root, --json, ...), exit codes: offline-data help options"
-CODES = {
+CODES = {  # exit codes of the program
     "0": "Success.",
     "1": "Findings of `check`, a part failed, or the answer was no.",
     "2": "Wrong usage: an option, a value or an id of the wrong form.",
@@ -179,7 +176,6 @@ CODES = {
     "7": "Disk full.",
     "130": "Interrupted (Ctrl-C).",
 }
-"""Exit codes of the program."""
 
 
 def epilog(verb: str) -> str:

@@ -30,8 +30,7 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
-count = partial(option, metavar="N", min=1)
-"""An option that takes an integer of at least 1."""
+count = partial(option, metavar="N", min=1)  # an option that takes an integer of at least 1
 
 _global = partial(
     option, rich_help_panel="Global options, before or after the command", show_default=False
@@ -126,8 +125,7 @@ class Context:
 
     settings: Settings
     mode: Mode
-    yes: bool
-    """Whether to answer all questions with yes."""
+    yes: bool  # whether to answer all questions with yes
     progress: Progress
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from offline_data.base.progress import SILENT, Progress, ProgressBars, SilentProgress
 from offline_data_cli.render import Mode, error_console, say, stderr_is_terminal
 
-DELAY = 1.0
-"""Seconds after which a bar is drawn."""
+DELAY = 1.0  # seconds after which a bar is drawn
 
 
 def progress_for(mode: Mode, *, bars: bool) -> Progress:

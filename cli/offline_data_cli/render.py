@@ -36,23 +36,16 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 
-UNKNOWN = "–"
-"""Shown in a terminal for an unknown value; a pipe gets an empty cell."""
+UNKNOWN = "–"  # shown in a terminal for an unknown value; a pipe gets an empty cell
 
-_GAP = 2
-"""Spaces between columns."""
-_NARROW = 12
-"""Minimum width of a truncated text column."""
-_NAME = 24
-"""Minimum width of a name that is folded so that other columns fit."""
-_REPEATED = 3
-"""Maximum length of a list of equal items that is written out."""
+_GAP = 2  # spaces between columns
+_NARROW = 12  # minimum width of a truncated text column
+_NAME = 24  # minimum width of a name that is folded so that other columns fit
+_REPEATED = 3  # maximum length of a list of equal items that is written out
 
-_PIPE = 80
-"""Width of a drawing in a pipe."""
-_UNLIMITED = 1 << 16
-"""Width of a table that is not truncated."""
-_STYLES = {
+_PIPE = 80  # width of a drawing in a pipe
+_UNLIMITED = 1 << 16  # width of a table that is not truncated
+_STYLES = {  # styles by name of a column or field, or by value
     "id": "cyan",
     "path": "blue",
     "destination": "blue",
@@ -68,7 +61,6 @@ _STYLES = {
     "info": "blue",
     "hint": "cyan",
 }
-"""Styles by name of a column or field, or by value."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -76,12 +68,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 class Mode(enum.Enum):
     """Format of stdout."""
 
-    HUMAN = "human"
-    """Tables in a terminal, tab-separated lines in a pipe."""
-    JSON = "json"
-    """One JSON value."""
-    QUIET = "quiet"
-    """Ids or paths only, and no notes."""
+    HUMAN = "human"  # tables in a terminal, tab-separated lines in a pipe
+    JSON = "json"  # one JSON value
+    QUIET = "quiet"  # ids or paths only, and no notes
 
 
 def show(result: Result, mode: Mode) -> None:
@@ -177,10 +166,8 @@ class Display:
 
     layout: Literal["table", "tsv"] | None = None
     """None: a table in a terminal, tab-separated values in a pipe."""
-    color: Literal["always", "never"] | None = None
-    """None: in a terminal, unless `NO_COLOR` is set."""
-    truncate: bool = True
-    """Whether tables are truncated to the width of the terminal."""
+    color: Literal["always", "never"] | None = None  # None: in a terminal, unless `NO_COLOR` is set
+    truncate: bool = True  # whether tables are truncated to the width of the terminal
 
 
 _display = Display()

@@ -22,10 +22,8 @@ class TableColumn:
 
     title: str
     kind: Kind = "text"
-    clip: bool = False
-    """Whether it is truncated to the terminal, so that a row stays on one line."""
-    keep: bool = False
-    """Whether other columns are omitted before it in a narrow terminal."""
+    clip: bool = False  # whether it is truncated to the terminal, so that a row stays on one line
+    keep: bool = False  # whether other columns are omitted before it in a narrow terminal
 
 
 class Table(NamedTuple):
@@ -108,15 +106,13 @@ class Lines(NamedTuple):
     """Lines of parts, each with a role that has a style; see `render`."""
 
     lines: Sequence[Sequence[tuple[str, str]]]
-    wrap: bool = True
-    """Whether a terminal wraps them; False for formats that programs read."""
+    wrap: bool = True  # whether a terminal wraps them; False for formats that programs read
 
 
 class Drawing(NamedTuple):
     """Lines that are drawn for a width."""
 
-    draw: Callable[[int], list[str]]
-    """Takes the width in characters; a pipe has 80."""
+    draw: Callable[[int], list[str]]  # takes the width in characters; a pipe has 80
 
 
 Block: TypeAlias = Table | Fields | Lines | Drawing | str
@@ -126,16 +122,11 @@ Block: TypeAlias = Table | Fields | Lines | Drawing | str
 class Result:
     """Outcome of one command."""
 
-    data: Any
-    """For `--json`: dataclasses, mappings, sequences, paths, arrays and plain values."""
-    blocks: Sequence[Block]
-    """Printed for people."""
-    ids: Sequence[str] = ()
-    """Printed with `--quiet`, one per line."""
-    notes: Sequence[str] = ()
-    """Notes on stderr."""
-    code: int = 0
-    """Exit code if not 0 and not that of a failure."""
+    data: Any  # for `--json`: dataclasses, mappings, sequences, paths, arrays and plain values
+    blocks: Sequence[Block]  # printed for people
+    ids: Sequence[str] = ()  # printed with `--quiet`, one per line
+    notes: Sequence[str] = ()  # notes on stderr
+    code: int = 0  # exit code if not 0 and not that of a failure
     failures: Sequence[OfflineDataError] = ()
     """Errors besides the result; all are shown, the first determines the exit code."""
 

@@ -23,7 +23,7 @@ Documentation: {DOCUMENTATION}
 Table: TypeAlias = dict[str, tuple[str, str]]
 """Function of each verb, as `module:name` in `commands`, and what `--help` of all verbs says of it."""
 
-VERBS: dict[str, Table] = {
+VERBS: dict[str, Table] = {  # verbs by panel of `--help`
     "Get": {
         "search": (
             "listing:search",
@@ -130,7 +130,6 @@ VERBS: dict[str, Table] = {
         ),
     },
 }
-"""Verbs by panel of `--help`."""
 
 HIDDEN: Table = {
     "card": ("pages:card", "Write a dataset card, README.md in the Hugging Face Hub's format."),
@@ -162,7 +161,7 @@ HIDDEN: Table = {
 }
 """Verbs that are not listed: other verbs have their output, or they are printed where they are needed."""
 
-GROUPS: dict[str, tuple[str, str, Table]] = {
+GROUPS: dict[str, tuple[str, str, Table]] = {  # groups of verbs: panel, help text and verbs
     "cache": (
         "Keep",
         "Show and delete the files under the root.",
@@ -202,4 +201,3 @@ GROUPS: dict[str, tuple[str, str, Table]] = {
         },
     ),
 }
-"""Groups of verbs: panel, help text and verbs."""

@@ -8,8 +8,7 @@ from functools import partial
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
-may_fork = False
-"""Whether this process is the program, and not one that imports it."""
+may_fork = False  # whether this process is the program, and not one that imports it
 
 
 def run_watched() -> None:

@@ -21,14 +21,12 @@ from offline_data.store.layout import EPISODES, OBSERVATIONS
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
+    # Rows of A, as many rows of B to compare them with, and the pair that each belongs to.
     Rows: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-    """Rows of A, as many rows of B to compare them with, and the pair that each belongs to."""
 
-Match: TypeAlias = Literal["id", "position"]
-"""Pairing of episodes of different content: by their unique `id`, or by their numbers."""
+Match: TypeAlias = Literal["id", "position"]  # pairing of episodes by unique `id`, or by number
 
-_BLOCK = 16 << 20
-"""Bytes of one leaf of one dataset that are compared at once."""
+_BLOCK = 16 << 20  # bytes of one leaf of one dataset that are compared at once
 _FIGURES = ("min", "median", "max", "mean", "std", "nan", "inf", "distinct", "missing")
 
 
@@ -118,7 +116,6 @@ class DatasetDiff:
         return not (self.leaves or found.moved or found.added or found.removed or found.changed)
 
     def __bool__(self) -> bool:
-        """Return True if the datasets differ."""
         return not self.equal
 
 
@@ -216,10 +213,7 @@ def _values(
 def _row_pairs(
     a: Content, b: Content, leaf: Leaf, changed: NDArray[np.int64], *, after: bool
 ) -> Iterator[Rows]:
-    """Yield the rows of a leaf that both of a pair have, some at a time.
-
-    `after`: the last of them, if both episodes have a known final observation.
-    """
+    """Yield rows that both of a pair have, some at a time; `after`: the last, if known in both."""
     first, second = changed.T
     starts = a.reader.starts[first], b.reader.starts[second]
     lengths = np.minimum(a.reader.lengths[first], b.reader.lengths[second])

@@ -22,36 +22,29 @@ from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import LeafSpace, declared_spaces, observed_leaves
 
-IDLE = 1e-3
-"""Part of a component's robust range that a step must exceed to be a movement."""
+IDLE = 1e-3  # part of a component's robust range that a step must exceed to be a movement
 
-AT_BOUND = 1e-4
-"""Part of the range of an action within which a value lies at its bound."""
+AT_BOUND = 1e-4  # part of the range of an action within which a value lies at its bound
 
-SAMPLE = 1 << 12
-"""Rows by which ranges are measured; all rows of a smaller dataset."""
+SAMPLE = 1 << 12  # rows by which ranges are measured; all rows of a smaller dataset
 
-LONGEST = 1 << 20
-"""Steps of an episode whose jerk is kept; of a longer episode, every k-th step."""
+LONGEST = 1 << 20  # steps of an episode whose jerk is kept; of a longer episode, every k-th step
 
-BLOCK_ITEMS, _LEAST_ROWS = 1 << 18, 256
-"""Numbers and least rows in a block, which fits the cache."""
+BLOCK_ITEMS, _LEAST_ROWS = 1 << 18, 256  # numbers and least rows in a block, which fits the cache
 
-_TOGETHER = 1 << 18
-"""Values whose quantiles are computed together, unless an episode has more."""
+_TOGETHER = 1 << 18  # values whose quantiles are computed together, unless an episode has more
 
-_POSITIONS = ("pos", "state", "observation")
-"""Parts of names of leaves that hold positions, the likeliest first."""
+_POSITIONS = ("pos", "state", "observation")  # in names of leaves of positions, the likeliest first
 
 _SUCCESS, _TIMES = {"success", "is_success"}, {"timestamp", "timestamps"}
 
+# Share of values at an extreme of the data from which this is a bound, if there are two, and share
+# at both from which an action is a switch, such as a gripper.
 _NOTABLE, _SWITCH = 0.01, 0.9
-"""Share of values at an extreme of the data from which this is a bound, if there are two, and share at
-both from which an action is a switch, such as a gripper."""
 
 
+# Filters, views and weights use the columns of a reader again.
 _MEASURED: WeakKeyDictionary[DatasetReader, EpisodeQuality] = WeakKeyDictionary()
-"""Results for readers in use: filters, views and weights use the same columns again."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,7 +101,6 @@ class EpisodeQuality(Mapping[str, NDArray[Any]]):
         return iter(self.columns)
 
     def __len__(self) -> int:
-        """Return the number of columns."""
         return len(self.columns)
 
     def __repr__(self) -> str:
@@ -121,10 +113,7 @@ class EpisodeQuality(Mapping[str, NDArray[Any]]):
         return np.argsort(column if reverse else -column, kind="stable")
 
     def rows(self, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Return `episode`, the columns of episodes as Python values, and the names of outliers.
-
-        Values that are not known are None.
-        """
+        """Return `episode`, columns as Python values (unknown: None), and the names of outliers."""
         table = {
             name: [None if isnan(value) else value for value in column[numbers].tolist()]
             for name, column in self.columns.items()
@@ -166,15 +155,10 @@ def episode_quality(
 ) -> EpisodeQuality:
     """Measure all episodes; reads the leaves that it needs once, in blocks.
 
-    Args:
-        reader: The dataset.
-        progress: Receives the number of rows.
-        leaf: Continuous leaf of `idle`, `jerk` and `velocity`. None: the observation whose name contains
-            `pos`, else `state`, else `observation`, else the first one; else the first action.
-
-    Raises:
-        UnknownLeafError: There is no such leaf, or it is not continuous.
-        ManifestError: A file is missing or damaged.
+    `leaf` is the continuous leaf of `idle`, `jerk` and `velocity`, by default the observation whose
+    name contains `pos`, else `state`, else `observation`, else the first one; else the first
+    action. Raises `UnknownLeafError` if there is no such leaf, or it is not continuous, and
+    `ManifestError` if a file is missing or damaged.
     """
     if leaf is None and reader in _MEASURED:
         return _MEASURED[reader]
@@ -237,8 +221,7 @@ class _Leaves(NamedTuple):
     actions: tuple[Key, ...]
     time: Key | None
     success: Key | None
-    stored: Key | None
-    """Column of success."""
+    stored: Key | None  # column of success
 
     @classmethod
     def of(cls, reader: DatasetReader, leaf: str | None = None) -> _Leaves:
@@ -271,12 +254,9 @@ def _is_continuous(leaf: LeafSpec) -> bool:
 
 
 def sample_rows(reader: DatasetReader, key: Key, *, after: bool = False) -> NDArray[np.float64]:
-    """Return `[n, features]` values at `SAMPLE` rows, or at all; `after`: of the next row.
-
-    Multiples of the golden ratio are even, and do not fall on the same step of all episodes.
-    """
+    """Return `[n, features]` values at `SAMPLE` rows, or at all; `after`: of the next row."""
     rows = np.arange(min(SAMPLE, reader.transitions))
-    if len(rows) < reader.transitions:
+    if len(rows) < reader.transitions:  # by the golden ratio: even, at other steps of each episode
         rows = np.sort((rows * 0.6180339887498949 % 1 * reader.transitions).astype(np.int64))
     if key in reader.observation_leaves:
         values = reader.observations_at(key, rows, after=after)
@@ -340,8 +320,8 @@ class _Motion:
         self._steps = reader.lengths - 1 + (reader.final if self._series.observed else 0)
         self._idle, self._velocity = np.zeros(count, np.int64), np.full(count, np.nan)
         self._jerk, self._known = np.full((2, count), np.nan), np.zeros(count, np.int64)
+        # jerk of unfinished episodes, from `_done`
         self._waiting, self._done = list[NDArray[np.float32]](), 0
-        """Jerk of episodes from `_done` on, whose quantiles are not known yet."""
 
     def add(self, block: RowBlock) -> None:
         self._series.read(block)
@@ -500,12 +480,7 @@ def finite_or_nan(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _bounds(values: NDArray[np.float64], space: LeafSpace | None) -> NDArray[np.float64]:
-    """Return the values from which on an action is saturated, low and high, `[2, features]`.
-
-    Args:
-        values: Rows of the action, `[n, features]`; NaN is ignored.
-        space: Declared space of the action.
-    """
+    """Return values from which an action is saturated: low, high `[2, features]`; ignores NaN."""
     least, most = np.fmin.reduce(values), np.fmax.reduce(values)
     low, high = least.copy(), most.copy()
     notable = max(2, _NOTABLE * len(values))
@@ -525,12 +500,9 @@ def _bounds(values: NDArray[np.float64], space: LeafSpace | None) -> NDArray[np.
 def _quantiles(
     values: NDArray[np.float32], counts: NDArray[np.int64], levels: tuple[float, ...]
 ) -> NDArray[np.float64]:
-    """Return quantiles `[levels, parts]` of consecutive parts of values of at least 0.
-
-    Bits of such floats are ordered as the floats are: one sort of integers orders all parts.
-    """
+    """Return quantiles `[levels, parts]` of consecutive parts of values of at least 0."""
     keys = np.repeat(np.arange(len(counts), dtype=np.uint64) << np.uint64(32), counts)
-    keys |= values.view(np.uint32)
+    keys |= values.view(np.uint32)  # ordered as such floats are: one sort orders all parts
     keys.sort()
     begins, last = np.cumsum(counts) - counts, np.maximum(counts - 1, 0)
     found, some = np.full((len(levels), len(counts)), np.nan), counts > 0

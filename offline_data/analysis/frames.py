@@ -15,8 +15,7 @@ from offline_data.episode.fields import Key, join_key
 from offline_data.store.layout import EPISODE, LeafSpec
 from offline_data.store.reader import DatasetReader
 
-SMALLEST = 8
-"""Least height and width of an image."""
+SMALLEST = 8  # least height and width of an image
 _MOST_STACKED = 16
 
 
@@ -24,16 +23,12 @@ _MOST_STACKED = 16
 class Film:
     """Frames of one image leaf over one episode."""
 
-    key: str
-    """TED key of the leaf, parts joined by `/`."""
-    length: int
-    """Frames: one before each action, and the one after the last action if it is known."""
+    key: str  # TED key of the leaf, parts joined by `/`
+    length: int  # frames: one before each action, and the one after the last action if it is known
     height: int
     width: int
-    notes: tuple[str, ...]
-    """Changes to the stored values, in sentences."""
-    frames: Iterator[NDArray[np.uint8]]
-    """`[height, width, 3]` RGB each; can be read once."""
+    notes: tuple[str, ...]  # changes to the stored values, in sentences
+    frames: Iterator[NDArray[np.uint8]]  # `[height, width, 3]` RGB each; can be read once
 
 
 def image_leaves(reader: DatasetReader) -> dict[str, LeafSpec]:
@@ -64,15 +59,8 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
     Channels first are moved last, grey becomes RGB, of a stack of frames the newest is shown (the
     last, or the last three channels if their number is a multiple of 3), transparency is dropped.
     uint16 is scaled from the least to the greatest value in the episode, which reads it once more.
-
-    Args:
-        reader: Of the dataset.
-        episode: Its number, from 0.
-        leaf: Name of an image leaf; None: the first one.
-
-    Raises:
-        NotFoundError: No such episode.
-        UsageError: `leaf` is not an image leaf, or the dataset has none.
+    Without `leaf`, the first image leaf is shown. Raises `NotFoundError` for an unknown episode,
+    `UsageError` if `leaf` is not an image leaf, or the dataset has none.
     """
     begin, stop = episode_span(reader, episode)
     known = image_leaves(reader)

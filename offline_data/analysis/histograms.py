@@ -10,18 +10,13 @@ from numpy.typing import NDArray
 
 from offline_data.base.pickles import pickled_by_name
 
-HISTOGRAM_BINS = 64
-"""Bins of the histograms that are reported."""
+HISTOGRAM_BINS = 64  # bins of the histograms that are reported
 
-FINE_BINS = 1024
-"""Bins in memory per feature."""
+FINE_BINS = 1024  # bins in memory per feature
 
-_DIGITS = 45
-"""A bin is at least `2**-_DIGITS` of the largest value wide, so that its number is exact."""
-_FLOAT32 = 100
-"""Exponents of widths up to this have a float32, so that float32 is not converted."""
-_NARROWEST = -960
-"""Least exponent of a bin's width: smaller values count as 0."""
+_DIGITS = 45  # a bin is `2**-_DIGITS` of the largest value wide at least: its number is exact
+_FLOAT32 = 100  # exponents of widths up to this have a float32, so that float32 is not converted
+_NARROWEST = -960  # least exponent of a bin's width: smaller values count as 0
 
 
 @pickled_by_name
@@ -58,8 +53,7 @@ class Histograms:
     def __init__(self, features: int, dtype: str | np.dtype[Any] = "float64") -> None:
         kind = np.dtype(dtype)
         self._integers, self._bytes = kind.kind != "f", kind.itemsize == 1
-        self.bins = 256 if self._bytes else FINE_BINS
-        """Bins of each feature in memory."""
+        self.bins = 256 if self._bytes else FINE_BINS  # bins of each feature in memory
         self._counts = np.zeros((features, self.bins), np.int64)
         self._low = np.full(features, np.nan)
         self._high = np.full(features, np.nan)
@@ -67,12 +61,10 @@ class Histograms:
         self._first = np.full(features, -128.0 if kind == np.int8 else 0.0)
 
     def add(self, values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> None:
-        """Count some values, the features in rows, in either memory order.
+        """Count `[features, n]` numbers, in either memory order, without NaN and infinities.
 
-        Args:
-            values: `[features, n]` numbers of the dtype; NaN and infinities are not counted.
-            low: `[features]` least finite value of each row, NaN without one.
-            high: `[features]` greatest finite value, like `low`.
+        `low` and `high`, `[features]`, are the extremes of each row's finite values, NaN without
+        one.
         """
         rows = np.arange(len(values))[:, None] * self.bins
         if self._bytes:

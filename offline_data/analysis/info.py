@@ -74,21 +74,18 @@ class DatasetInfo(LocalDataset):
     """Steps from the sources to this dataset, the last of which made it."""
 
 
-_OF_MANIFEST = [
+_OF_MANIFEST = [  # manifest fields that are shown unchanged, except for passwords in `files`
     field.name
     for field in fields(DatasetInfo)[7:]
     if field.name not in {"files", "values", "history"}  # `files` may have passwords
 ]
-"""Manifest fields that are shown unchanged, except for passwords in `files`."""
 
 
 def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
     """Describe the dataset with an id or path, from this disk or else from a catalogue.
 
-    Raises:
-        NotFoundError: It is neither on this disk nor in its source's catalogue.
-        InvalidIdError: Neither an id nor the path of a dataset directory.
-        NetworkError: The source's remote had to be queried and does not answer.
+    Raises `NotFoundError` if it is in neither, `InvalidIdError`, and `NetworkError` if the remote
+    of its source had to be queried and does not answer.
     """
     try:
         return entry_info(locate(text, settings), settings.root)
@@ -136,9 +133,7 @@ def compared_with_source(audit: Mapping[str, Any]) -> str:
 
 
 def replay_line(summary: Mapping[str, Any] | None, episodes: int) -> str | None:
-    """Return the last replay that was recorded as a line; None without one.
-
-    `episodes` is the number in the dataset.
+    """Return the last recorded replay of a dataset of `episodes` as a line; None without one.
 
     Example:
         >>> counts = {"exact": 3, "diverging": 1}
@@ -216,10 +211,7 @@ def last_transitions(
 
 
 def episode_span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
-    """Return the first row of an episode, or of the dataset, and the one after its last row.
-
-    Raises `NotFoundError`.
-    """
+    """Return the rows `[first, stop)` of an episode or of all; raises `NotFoundError`."""
     if episode is None:
         return 0, reader.transitions
     if not 0 <= episode < reader.episode_count:

@@ -25,19 +25,15 @@ from offline_data.store.layout import LeafSpec
 from offline_data.store.manifest import Outcome, ReplaySummary
 from offline_data.store.reader import DatasetReader
 
+# Equal; equal up to the tolerance; beyond it after some steps; from the first step on; not played.
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-"""Equal; equal up to the tolerance; beyond it after some steps; from the first step on; not played."""
 
-MOST_SKIPPED = 10
-"""Longest frame skip that is tried."""
+MOST_SKIPPED = 10  # longest frame skip that is tried
 
-_PROOF = 10
-"""Rows beyond the first difference that an explanation must reproduce."""
-_MOST_ACTIONS = 32
-"""Discrete actions up to which the unknown first one of late actions is tried."""
+_PROOF = 10  # rows beyond the first difference that an explanation must reproduce
+_MOST_ACTIONS = 32  # discrete actions up to which the unknown first one of late actions is tried
 
-Actions: TypeAlias = Callable[[int], Sequence[Any]]
-"""Actions to apply for a row; none: the row is not played."""
+Actions: TypeAlias = Callable[[int], Sequence[Any]]  # to apply for a row; none: it is not played
 
 
 @pickled_by_name
@@ -121,11 +117,7 @@ def replay_dataset(
     numbers: NDArray[np.int64] | None = None,
     tolerance: float = 1e-5,
 ) -> Replay:
-    """Replay episodes by number, in that order; None: all. See `offline_data.replay`.
-
-    Raises:
-        MissingDependencyError, NotFoundError, UsageError, FormatError: As `make_env`.
-    """
+    """Replay episodes by number (None: all) as `offline_data.replay`; raises as `make_env`."""
     if not 0 <= tolerance < np.inf:
         raise UsageError(f"tolerance is {tolerance}; expected a finite number, 0 or more")
     spec = reader.manifest.environment
@@ -175,8 +167,7 @@ class _Player:
         can = hasattr(env.unwrapped, "set_state") and {"qpos", "qvel"} <= states.keys()
         self._state = (states["qpos"], states["qvel"]) if can else None
         self._seeds = reader.episodes.get(("seed",))
-        self._next: int | None = None
-        """Episode whose first state is known: that after one that was reproduced."""
+        self._next: int | None = None  # episode with a known first state: after a reproduced one
 
     def compare(self, number: int) -> EpisodeReplay:
         """Play an episode and compare it."""

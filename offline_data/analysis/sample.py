@@ -21,10 +21,8 @@ class SampledLeaf:
     """One leaf of a batch."""
 
     dtype: str
-    shape: tuple[int, ...]
-    """Shape, batch dimension first."""
-    min: float | int | bool | None
-    """None: no values, or unordered ones."""
+    shape: tuple[int, ...]  # shape, batch dimension first
+    min: float | int | bool | None  # None: no values, or unordered ones
     max: float | int | bool | None
 
 
@@ -51,16 +49,8 @@ def random_rows(
     """Return random step rows with replacement, like `RandomSampler` and `SliceSampler`: `[count]`.
 
     Only rows with a known next observation, or terminated ones, are drawn, uniformly; the same seed
-    gives different rows than those samplers.
-
-    Args:
-        reader: The dataset.
-        count: Number of rows.
-        slice_len: Number of consecutive rows of one episode; None: single rows.
-        seed: Seed of the draw; None: random.
-
-    Raises:
-        UsageError: No such row, or no episode is long enough for a slice.
+    gives different rows than those samplers. With `slice_len`, so many consecutive rows of
+    an episode follow each other. Raises `UsageError` without such a row, or an episode that is long enough.
     """
     lengths = reader.lengths.copy()
     np.subtract.at(lengths, reader.episode_of(reader.invalid_rows), 1)  # each is a last row

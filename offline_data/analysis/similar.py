@@ -20,11 +20,9 @@ from offline_data.analysis.episodes import (
 from offline_data.episode.fields import Key, split_key
 from offline_data.store.reader import DatasetReader
 
-_FEATURES = 64
-"""Components in a summary; of more, as many evenly spaced ones."""
+_FEATURES = 64  # components in a summary; of more, as many evenly spaced ones
 
-_DISTANCES = 1 << 22
-"""Distances in memory at once."""
+_DISTANCES = 1 << 22  # distances in memory at once
 
 
 def with_similar(reader: DatasetReader, quality: EpisodeQuality) -> EpisodeQuality:

@@ -29,24 +29,18 @@ from offline_data.store.reader import DatasetReader
 from offline_data.store.statistics import BLOCK_ITEMS, Moments, Number, item_moments, moments_of
 
 if TYPE_CHECKING:
-    Chunk: TypeAlias = tuple[Key, NDArray[np.generic]]
-    """Some rows `[n, …]` of the leaf with this TED key; text as codes."""
+    Chunk: TypeAlias = tuple[Key, NDArray[np.generic]]  # leaf, rows `[n, …]`; text: codes
     Rows: TypeAlias = slice | NDArray[np.int64]
 
-CHUNK_ITEMS = 1 << 20
-"""Items per chunk, so that a few float64 copies of it take tens of MiB at most."""
+CHUNK_ITEMS = 1 << 20  # items of a chunk, so that a few float64 copies take tens of MiB at most
 
-MOST_COMMON = 5
-"""Number of most common words listed for a text leaf."""
+MOST_COMMON = 5  # number of most common words listed for a text leaf
 
-MOST_FEATURES = 1024
-"""Numbers in a row of a leaf that has figures of each of them: images have not."""
+MOST_FEATURES = 1024  # numbers in a row of a leaf that has figures of each of them: images have not
 
-_NARROW = 64
-"""Numbers in a row up to which it is faster to make each column contiguous first."""
+_NARROW = 64  # numbers in a row up to which it is faster to make each column contiguous first
 
-_ENDS = ("q01", "q99")
-"""Quantiles in openpi's `norm_stats.json`."""
+_ENDS = ("q01", "q99")  # quantiles in openpi's `norm_stats.json`
 
 _TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
 
@@ -267,15 +261,9 @@ def dataset_stats(
 ) -> DatasetStats:
     """Compute the statistics of every leaf; reads each file once, `chunk_items` items at a time.
 
-    Args:
-        reader: Of the dataset.
-        pieces: First rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
-            episode; the observation after its last row counts in minima and maxima. None: all episodes.
-        chunk: Length of the action chunks to describe in `actions`; None: 1 with `relative_to`.
-        relative_to: Observation leaf to subtract from the actions of a chunk: its value before the
-            first of them.
-        absolute: Elements of the action that it is not subtracted from, such as a gripper.
-        chunk_items: Numbers in memory.
+    `pieces` are first rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
+    episode, by default all episodes; the observation after a last row counts in minima and maxima.
+    `chunk` (None: 1 with `relative_to`), `relative_to` and `absolute`: see `offline_data.stats`.
 
     Raises:
         ManifestError: A file is missing or damaged.
@@ -426,10 +414,8 @@ class _Selection:
     observations: _Pieces
     ends: _Pieces
     finals: _Pieces
-    numbers: NDArray[np.int64]
-    """Episodes of the pieces, unique."""
-    lengths: NDArray[np.int64]
-    """Selected rows of each episode."""
+    numbers: NDArray[np.int64]  # episodes of the pieces, unique
+    lengths: NDArray[np.int64]  # selected rows of each episode
 
     @classmethod
     def of(
@@ -459,8 +445,8 @@ class _Figures:
 
     def __init__(self, leaf: LeafSpec) -> None:
         self._leaf, self._seen, self._count = leaf, Moments(), prod(leaf.shape)
+        # minima and maxima of final observations
         self._finals: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
-        """Minima and maxima of final observations."""
         self._histograms: Histograms | None = None
         if self._count <= MOST_FEATURES and "complex" not in leaf.dtype:
             self._histograms = Histograms(self._count, leaf.dtype)

@@ -27,8 +27,7 @@ DISTRIBUTION = "offline-data"
 class Environment:
     """Facts for a bug report, without secrets."""
 
-    version: str | None
-    """Version of this package, None if it is not installed."""
+    version: str | None  # version of this package, None if it is not installed
     python: str
     platform: str
     packages: Mapping[str, str | None]
@@ -37,8 +36,7 @@ class Environment:
     """Resolved settings, with `~` for the home directory; for the token only whether there is one.
     `config` is the config file that was read, `config_place` its expected location; for `origins` see
     `Settings`."""
-    free_bytes: int
-    """Bytes available to this user on the disk of the root."""
+    free_bytes: int  # bytes available to this user on the disk of the root
     compiled_gather: bool
     """Whether the C extension was built; without it, sampling takes two to four times as long."""
 
@@ -48,15 +46,11 @@ class SourceReport:
     """One adapter and its requirements."""
 
     name: str
-    title: str
-    """Its description, or why it cannot be imported, in half a line."""
-    needs: tuple[str, ...]
-    """Import names of packages that some of its datasets need."""
+    title: str  # its description, or why it cannot be imported, in half a line
+    needs: tuple[str, ...]  # import names of packages that some of its datasets need
     missing: tuple[str, ...]
-    install: str | None
-    """The command that installs missing packages, if any."""
-    datasets: int
-    """Number of datasets in the packaged catalogue."""
+    install: str | None  # the command that installs missing packages, if any
+    datasets: int  # number of datasets in the packaged catalogue
 
 
 def environment(settings: Settings) -> Environment:

@@ -29,13 +29,10 @@ if TYPE_CHECKING:
         Timeline,
     )
 
-FORMATS = ("png", "svg", "pdf")
-"""Formats of figures, by the suffix of the file."""
+FORMATS = ("png", "svg", "pdf")  # formats of figures, by the suffix of the file
 
-MOST_PANELS = 12
-"""Action dimensions with a histogram each; the others are counted in the title."""
-MOST_DIMENSIONS = 64
-"""Dimensions of an observation leaf whose range is drawn."""
+MOST_PANELS = 12  # action dimensions with a histogram each; the others are counted in the title
+MOST_DIMENSIONS = 64  # dimensions of an observation leaf whose range is drawn
 _MOST_LEAVES = 4
 _LONGEST = 48
 _COLUMNS = 4

@@ -28,31 +28,24 @@ COVERAGE_FEATURES = 512
 """Numbers in an observation that principal components are computed of at most."""
 COVERAGE_BINS = 48
 TIMELINE_POINTS = 2000
-MOST_POINTS = 400
-"""Steps of `Curves`."""
+MOST_POINTS = 400  # steps of `Curves`
 _CHUNK_ITEMS = 1 << 20
 _MOST_MARKS = 1000
-_MOST_SELECTED = 64
-"""Histograms of a leaf that is given to `select`."""
+_MOST_SELECTED = 64  # histograms of a leaf that is given to `select`
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
     """Counts of the finite values of one quantity in bins of equal width, the outer ones cut off."""
 
-    label: str
-    """`return`, `length`, or a feature: `next/reward`, `action[0]`."""
-    unit: str
-    """Unit of the counts: `episodes` or `transitions`."""
-    counts: NDArray[np.int64]
-    """`[bins]`; neither the first nor the last is empty."""
+    label: str  # `return`, `length`, or a feature: `next/reward`, `action[0]`
+    unit: str  # unit of the counts: `episodes` or `transitions`
+    counts: NDArray[np.int64]  # `[bins]`; neither the first nor the last is empty
     edges: NDArray[np.float64]
     """`[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`, the last one also
     `edges[-1]`. The ends are the least and the greatest value, unless `discrete`."""
-    discrete: bool
-    """Whether the values are integers, with one bin for each, that begins there."""
-    not_finite: int
-    """Values that are NaN or infinite, which no bin holds."""
+    discrete: bool  # whether the values are integers, with one bin for each, that begins there
+    not_finite: int  # values that are NaN or infinite, which no bin holds
 
     @property
     def constant(self) -> bool:
@@ -64,8 +57,7 @@ class Histogram:
 class Ranges:
     """Range of each number in an observation leaf."""
 
-    label: str
-    """TED key, parts joined by `/`."""
+    label: str  # TED key, parts joined by `/`
     names: tuple[str, ...]
     """`[F]`: `[0]`, `[1]`, … or `[0, 2]`, then the source's name of it, if any; the empty text for a
     leaf of one number."""
@@ -80,19 +72,14 @@ class Ranges:
 class Timeline:
     """Rewards over one episode, at points of `every` steps."""
 
-    episode: int
-    """Its number in the dataset, from 0."""
-    length: int
-    """Transitions."""
+    episode: int  # its number in the dataset, from 0
+    length: int  # transitions
     every: int
-    step: NDArray[np.int64]
-    """`[n]` last step of each point, from 0."""
-    reward: NDArray[np.float64]
-    """`[n]` mean reward of the steps of a point."""
+    step: NDArray[np.int64]  # `[n]` last step of each point, from 0
+    reward: NDArray[np.float64]  # `[n]` mean reward of the steps of a point
     cumulated: NDArray[np.float64]
     """`[n]` undiscounted sum of the rewards up to and including that step; NaN from the first NaN on."""
-    terminated: NDArray[np.int64]
-    """Steps with the flag set, the first 1000."""
+    terminated: NDArray[np.int64]  # steps with the flag set, the first 1000
     truncated: NDArray[np.int64]
 
 
@@ -104,33 +91,25 @@ class Coverage:
     out. A histogram of evenly spread observations before actions.
     """
 
-    counts: NDArray[np.int64]
-    """`[bins, bins]`: along the first component, then the second."""
+    counts: NDArray[np.int64]  # `[bins, bins]`: along the first component, then the second
     edges: tuple[NDArray[np.float64], NDArray[np.float64]]
     """`[bins + 1]` of each component, in standard deviations of one number."""
     explained: tuple[float, float]
     """Share of the variance of each component, in [0, 1]; the second is 0 if there is one number."""
-    components: NDArray[np.float64]
-    """`[2, F]` unit vectors."""
-    names: tuple[str, ...]
-    """`[F]` names of the numbers: `observation[0]`."""
-    rows: int
-    """Number of observations counted; those with NaN or infinity are not."""
+    components: NDArray[np.float64]  # `[2, F]` unit vectors
+    names: tuple[str, ...]  # `[F]` names of the numbers: `observation[0]`
+    rows: int  # number of observations counted; those with NaN or infinity are not
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
     """Values of a leaf at some steps of an episode."""
 
-    key: str
-    """TED key, parts joined by `/`."""
-    names: tuple[str, ...]
-    """Name of each feature, `[0]` or `[0] elbow`; no text for the only one."""
+    key: str  # TED key, parts joined by `/`
+    names: tuple[str, ...]  # name of each feature, `[0]` or `[0] elbow`; no text for the only one
     episode: int
-    steps: NDArray[np.int64]
-    """`[steps]`, from 0."""
-    values: NDArray[np.float64]
-    """`[features, steps]`."""
+    steps: NDArray[np.int64]  # `[steps]`, from 0
+    values: NDArray[np.float64]  # `[features, steps]`
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,15 +120,12 @@ class DatasetPictures:
     transitions: int
     episodes: int
     stats: DatasetStats
-    returns: Histogram | None
-    """Of the undiscounted returns of episodes; None if none is finite."""
+    returns: Histogram | None  # of the undiscounted returns of episodes; None if none is finite
     lengths: Histogram | None
     rewards: tuple[Histogram, ...]
     """One for each number of the reward, or of the leaf that was given to `select`."""
-    actions: tuple[Histogram, ...]
-    """One for each number of the action."""
-    ranges: tuple[Ranges, ...]
-    """One for each observation leaf."""
+    actions: tuple[Histogram, ...]  # one for each number of the action
+    ranges: tuple[Ranges, ...]  # one for each observation leaf
     timelines: tuple[Timeline, ...]
     """Of the episodes with the least to the greatest return, evenly spread by rank."""
     coverage: Coverage | None

@@ -16,10 +16,8 @@ from offline_data.raw.video import write_mp4
 if TYPE_CHECKING:
     from offline_data.analysis.frames import Film
 
-FORMATS = ("mp4", "gif")
-"""Formats of films, by the suffix of the file."""
-FASTEST = 240
-"""Most frames a second."""
+FORMATS = ("mp4", "gif")  # formats of films, by the suffix of the file
+FASTEST = 240  # most frames a second
 
 
 def write_film(film: Film, path: Path, fps: float) -> None:

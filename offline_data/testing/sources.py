@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 BUDGETS = (1, 700, 10_000, 1 << 50)
 """Budgets of a part in bytes: one episode, a few, some more, all."""
-DAMAGED = 25
-"""Bytes that are changed, one after the other, by the test of damaged files."""
+DAMAGED = 25  # bytes that are changed, one after the other, by the test of damaged files
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from offline_data.store.layout import AuditMode, LayoutName
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 
-TABLES = ("steps", "observations", "episodes")
-"""Attributes of `EpisodeBatch` that hold columns."""
+TABLES = ("steps", "observations", "episodes")  # attributes of `EpisodeBatch` that hold columns
 
 
 def toy_batch(

@@ -16,8 +16,7 @@ from offline_data.formats.options import ROLES, Form, TextOptions
 if TYPE_CHECKING:
     from offline_data.raw.rows import Columns
 
-    Chat = Callable[..., str]
-    """`Tokenizer.chat_text`."""
+    Chat = Callable[..., str]  # `Tokenizer.chat_text`
 
 
 _MAX_SCORE = 3.4028234663852886e38  # of float32
@@ -27,22 +26,15 @@ _MAX_SCORE = 3.4028234663852886e38  # of float32
 class RowTexts:
     """Documents of some rows: one of each, or two of each pair, the chosen one first."""
 
-    texts: list[str]
-    """Whole documents."""
+    texts: list[str]  # whole documents
     prompts: list[str] | None
     """The beginning of each that is given, not learnt; None: the form has none."""
-    rows: list[int]
-    """Row of the file that each comes from."""
-    scores: list[float] | None
-    """Score of each; None: there is no such column."""
-    empty: list[int]
-    """Rows without text, which have no document."""
-    bad: list[tuple[int, str]]
-    """Rows that are not of the form, and what is wrong with each."""
-    count: int
-    """Number of rows."""
-    special: bool
-    """Whether the tokenizer adds special tokens; a chat template writes them itself."""
+    rows: list[int]  # row of the file that each comes from
+    scores: list[float] | None  # score of each; None: there is no such column
+    empty: list[int]  # rows without text, which have no document
+    bad: list[tuple[int, str]]  # rows that are not of the form, and what is wrong with each
+    count: int  # number of rows
+    special: bool  # whether the tokenizer adds special tokens; a chat template writes them itself
 
 
 @dataclass(frozen=True)
@@ -50,17 +42,15 @@ class Preset:
     """The form of a dataset of the hub."""
 
     form: Form
-    columns: Mapping[str, str]
-    """Column of each role whose name differs."""
+    columns: Mapping[str, str]  # column of each role whose name differs
     separator: str = ""
     summary: str = ""
-    config: str = ""
-    """Configuration that is read if an id names none."""
+    config: str = ""  # configuration that is read if an id names none
     splits: Mapping[str, str] = field(default_factory=dict)
     """The split that a usual name means: `{"train": "train_sft"}`."""
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset] = {  # datasets whose form is known; any other can be named, too
     "CarperAI/openai_summarize_tldr": Preset(
         "prompt", {"completion": "label"}, summary="TL;DR posts and summaries"
     ),
@@ -96,7 +86,6 @@ PRESETS: dict[str, Preset] = {
     ),
     "stanfordnlp/imdb": Preset("text", {}, summary="film reviews"),
 }
-"""Datasets whose form is known; any other can be named, too."""
 
 
 class HubTextCatalog(Catalog):

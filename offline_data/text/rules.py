@@ -135,8 +135,7 @@ class _Units(NamedTuple):
     """Units compared for duplicates: pairs, or documents that are in none."""
 
     hashes: Sums
-    documents: NDArray[np.int64]
-    """The document, or the chosen one of each pair."""
+    documents: NDArray[np.int64]  # the document, or the chosen one of each pair
     noun: str
 
 

@@ -25,28 +25,25 @@ from offline_data.base.json import shown
 from offline_data.formats.options import ALL_SPLITS
 from offline_data.raw.rows import suffix_of
 
-Splits: TypeAlias = Mapping[str, Sequence[str]]
-"""Paths of the files of each split."""
+Splits: TypeAlias = Mapping[str, Sequence[str]]  # paths of the files of each split
 
-_WORDS = {
+_WORDS = {  # words in file names that mean a split; other splits have their own name only
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "dev"),
     "validation": ("valid", "validation", "val", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Words in file names that mean a split; other splits have their own name only."""
 
 _SHARD = re.compile(r"data/[^/]*-\d{5}-of-\d{5}[^/]*")
 """Files as `push_to_hub` writes them; others of the same split hold the same rows, most likely."""
 
-_METADATA = {
+_METADATA = {  # files that `datasets` writes beside the data
     "config.json",
     "dataset_dict.json",
     "dataset_info.json",
     "dataset_infos.json",
     "state.json",
 }
-"""Files that `datasets` writes beside the data."""
 
 _MOST_SHOWN = 8
 

@@ -28,12 +28,10 @@ from offline_data.rows.indexing import positive
 from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
 
-_ROWS = 1000
-"""Rows that are tokenized at once."""
+_ROWS = 1000  # rows that are tokenized at once
 _MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})
 """Roots of leaves of the dataset that are not tokens."""
-_TEXTS = ("text", "prompt", "label", "valid_sample")
-"""Columns that are not kept, as in TorchRL."""
+_TEXTS = ("text", "prompt", "label", "valid_sample")  # columns that are not kept, as in TorchRL
 _PAIR = ("prompt", "chosen", "rejected")
 
 

@@ -32,37 +32,31 @@ from offline_data.pipeline.jobs.processes.child import limit_resources
 from offline_data.pipeline.jobs.processes.protocol import pack_importable
 from offline_data.raw.rows import MAX_LINE
 
-TOKENIZER_HINT = (
+TOKENIZER_HINT = (  # hint where no tokenizer was named
     "name one on the hub, or a file: --tokenizer gpt2; in datasets.toml, "
     'text = { tokenizer = "gpt2" }'
 )
-"""Hint where no tokenizer was named."""
 
 _PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
 """Tokens that pad where a tokenizer does not name one."""
 
-_MARKS = {
+_MARKS = {  # usual names of tokens that mark beginning, end and padding, by role
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
     "eos": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
     "pad": _PADS[:3],
     "cls": ("[CLS]",),
     "sep": ("[SEP]",),
 }
-"""Usual names of tokens that mark beginning, end and padding, by role."""
 
-_MAX_FILE = 256 << 20
-"""Bytes of the largest `tokenizer.json` that is read."""
+_MAX_FILE = 256 << 20  # bytes of the largest `tokenizer.json` that is read
 
 _MOST_ID = np.iinfo(np.int32).max
 
-_LOAD_LIMITS = (4 << 30, 300.0)
-"""Bytes of memory and seconds of processor time to load a tokenizer."""
+_LOAD_LIMITS = (4 << 30, 300.0)  # bytes of memory and seconds of processor time to load a tokenizer
 
-CHAT_LIMITS = (2 << 30, 30.0)
-"""The same to apply a chat template to the rows that are read at once."""
+CHAT_LIMITS = (2 << 30, 30.0)  # the same to apply a chat template to the rows that are read at once
 
-_ENCODE_LIMITS = (2 << 30, 60.0)
-"""The same to tokenize texts, without what each character adds:"""
+_ENCODE_LIMITS = (2 << 30, 60.0)  # the same to tokenize texts, without what each character adds:
 _BYTES_PER_CHARACTER, _CHARACTERS_PER_SECOND = 256, 20_000
 
 _PANIC = "PanicException"
@@ -73,12 +67,9 @@ _PANIC = "PanicException"
 class EncodedTexts:
     """Tokens of some documents, laid end to end."""
 
-    ids: NDArray[np.int32]
-    """`[sum of lengths]`."""
-    lengths: NDArray[np.int64]
-    """`[n]` tokens of each document, at most `max_length`."""
-    cut: NDArray[np.bool_]
-    """`[n]` whether tokens were cut off."""
+    ids: NDArray[np.int32]  # `[sum of lengths]`
+    lengths: NDArray[np.int64]  # `[n]` tokens of each document, at most `max_length`
+    cut: NDArray[np.bool_]  # `[n]` whether tokens were cut off
 
 
 class Tokenizer:

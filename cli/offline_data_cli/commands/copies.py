@@ -30,10 +30,9 @@ Out = Annotated[str, option("Write the dataset local:NAME.", metavar="NAME")]
 OutOrView = Annotated[
     str, option("Write the dataset local:NAME, or the view NAME.", "--out", metavar="NAME")
 ]
-AsView = Annotated[
+AsView = Annotated[  # for `load_dataset(ID, view=NAME)` and `export --view NAME`
     bool, option("Save a view of ID, not a dataset. A view stores row numbers only.")
 ]
-"""For `load_dataset(ID, view=NAME)` and `export --view NAME`."""
 
 
 def rename(context: Context, dataset: Dataset, name: NewName, force: Force = False) -> Result:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_FILES, _MOST_ITEMS = 8, 6
 """Maximum number of files, and of array items, in the output; `--json` has them all."""
-_MOST = 1 << 24
-"""Maximum batch size in transitions."""
+_MOST = 1 << 24  # maximum batch size in transitions
 _LONGEST, _LONGEST_TEXT = 60, 200
 """Maximum length of a parameter's value, and of decoded tokens, in characters; `--json` has all."""
 

@@ -11,8 +11,7 @@ from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, DryRun, argument, option
 from offline_data_cli.result import Result, card, non_empty, table
 
-_MOST_RUNS = 8
-"""Runs of episodes that are named; `--json` has all."""
+_MOST_RUNS = 8  # runs of episodes that are named; `--json` has all
 
 File = Annotated[
     Path,

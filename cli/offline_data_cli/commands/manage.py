@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
 Items: TypeAlias = "Sequence[CacheItem]"
-Kept: TypeAlias = "Sequence[tuple[CacheItem, str]]"
-"""Items that are kept, each with the reason."""
+Kept: TypeAlias = "Sequence[tuple[CacheItem, str]]"  # items that are kept, each with the reason
 
-_MOST_NAMED = 5
-"""Maximum number of names in a warning; `--json` has them all."""
+_MOST_NAMED = 5  # maximum number of names in a warning; `--json` has them all
 
 _NO_CHECKSUM = (
     "the manifest has no checksum (an older version wrote it): changes to it cannot be detected"

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from offline_data.pipeline.jobs.plan_file import Share
     from offline_data.store.library import Stored
 
-_MOST_NAMED = 20
-"""Maximum number of task numbers in a message; `--json` has them all."""
+_MOST_NAMED = 20  # maximum number of task numbers in a message; `--json` has them all
 
 
 class By(str, Enum):

@@ -23,24 +23,17 @@ from offline_data.store.reader import DatasetReader
 
 Kind: TypeAlias = Literal["action", "reward", "camera", "pair"]
 
-MOST_ROWS = 50_000
-"""Rows to read."""
-MOST_FRAMES, MOST_PIXELS = 5_000, 1 << 28
-"""Rows to read of a camera, and numbers in its images: decoding them takes most of the time."""
-GROUPS = 40
-"""Groups of episodes, which the bootstrap draws."""
+MOST_ROWS = 50_000  # rows to read
+MOST_FRAMES, MOST_PIXELS = 5_000, 1 << 28  # rows of a camera, numbers in them: decoding is slow
+GROUPS = 40  # groups of episodes, which the bootstrap draws
 
+# Columns of a leaf of the observation; of all of them, of actions, or of a camera. More are
+# projected on as many random directions.
 WIDE, NARROW = 128, 24
-"""Columns of a leaf of the observation; of all of them, of actions, or of a camera. More are projected on as
-many random directions."""
-FEATURES = 32
-"""Random features of the observations that predict rewards and cameras."""
-LARGEST = 4.0
-"""Standard deviations at which images and states are clipped where they are compared with each other."""
-MOST_VALUES = 32
-"""Distinct values of an integer action up to which each has a column of its own."""
-SIDE = 16
-"""Height and width to which images are reduced."""
+FEATURES = 32  # random features of the observations that predict rewards and cameras
+LARGEST = 4.0  # standard deviations at which images and states are clipped to be compared
+MOST_VALUES = 32  # distinct values of an integer action up to which each has a column of its own
+SIDE = 16  # height and width to which images are reduced
 
 
 @pickled_by_name
@@ -97,7 +90,7 @@ def align_dataset(
     most_rows: int = MOST_ROWS,
     seed: int = 0,
 ) -> Alignment:
-    """Find the lags of actions, rewards and cameras, and of pairs of leaves of the observation.
+    """Find the lags of actions, rewards and cameras, and of `pairs` of leaves of the observation.
 
     Predicts, on episodes that the model was not fitted on:
 
@@ -106,17 +99,9 @@ def align_dataset(
     - the change of a camera's images, reduced to 16 × 16, from that of the observations;
     - of a pair, the change of the second leaf from that of the first.
 
-    Leaves of `info` are not used.
-
-    Args:
-        reader: The dataset.
-        kinds: Kinds of leaves to compare.
-        pairs: Names of two numeric leaves of the observation each.
-        most_rows: Rows to read, of episodes in random order; of cameras at most 5,000.
-        seed: Seed of the order, and of the bootstrap.
-
-    Raises:
-        NotFoundError: A pair names a leaf that does not exist.
+    Leaves of `info` are not used. Reads up to `most_rows` rows, of cameras at most 5,000, of
+    episodes in random order (by `seed`, as the bootstrap). Raises `NotFoundError` if a pair names
+    another leaf than numeric ones of the observation.
     """
     known = {join_key(k): k for k, leaf in reader.observation_leaves.items() if _is_numeric(leaf)}
     for name in (name for pair in pairs for name in pair):

@@ -27,47 +27,37 @@ Array: TypeAlias = NDArray[np.float64]
 Columns: TypeAlias = NDArray[np.intp]
 
 REACH = 5
-LAGS = tuple(range(-REACH, REACH + 1))
-"""Lags that are compared, in rows."""
-SHORTEST = 2 * REACH + 2
-"""Rows of the shortest episode that can be used: one row that has all lags, and the row before each."""
+LAGS = tuple(range(-REACH, REACH + 1))  # lags that are compared, in rows
+SHORTEST = 2 * REACH + 2  # rows of a usable episode: one that has all lags, and the row before each
 
-FOLDS = 8
-"""Regressions for each lag: a group is predicted with the weights of the groups of all other folds."""
-LEAST_GROUPS, LEAST_ROWS = 6, 100
-"""Groups and rows with which a lag can be claimed."""
+FOLDS = 8  # regressions for each lag; the groups of a fold are predicted with weights of all others
+LEAST_GROUPS, LEAST_ROWS = 6, 100  # groups and rows with which a lag can be claimed
 
-RIDGE = 1e-4
-"""λ, as a share of the variance of each column."""
-HUGE = 1e60
-"""Values of at least this size are skipped, as those that are not finite are: their squares would overflow."""
-FLOOR = 1e-6
-"""Smallest error that counts, as a share of the target's variance: smaller ones are rounding errors."""
-SAMPLES, TAIL = 500, 0.005
-"""Bootstrap samples, and the share of them in which another lag may have a smaller error."""
+RIDGE = 1e-4  # λ, as a share of the variance of each column
+HUGE = 1e60  # values of this size are skipped like non-finite ones: their squares would overflow
+FLOOR = 1e-6  # of the target's variance: smaller errors are rounding errors
+SAMPLES, TAIL = 500, 0.005  # bootstrap samples, share in which another lag may have a smaller error
 
-LEAST_GAIN = 0.02
-"""Decrease of the mean logarithm of the error that the best lag must bring."""
+LEAST_GAIN = 0.02  # decrease of the mean logarithm of the error that the best lag must bring
+# Least difference of this logarithm between the best lag and all others, and that of actions which
+# do not follow observations, at lags from 0: smaller differences come from a model that does not
+# fit, or, below 0, from a body that follows slowly.
 LEAST_APART, LEAST_ACTED = 0.4, 0.01
-"""Least difference of this logarithm between the best lag and all others, and that of actions which do not
-follow observations, at lags from 0: smaller differences come from a model that does not fit, or, below 0, from
-a body that follows slowly."""
+# Largest share of the decrease that the row before the best lag may add to it. Once the action that
+# led to an observation is known, earlier ones add little. Where they do add, the action at the best
+# lag may be a later one, chosen because of what the observation had become.
 REPEATED = 0.05
-"""Largest share of the decrease that the row before the best lag may add to it.
-
-Once the action that led to an observation is known, earlier ones add little. Where they do add, the
-action at the best lag may be a later one, chosen because of what the observation had become.
-"""
-UNCERTAIN = 0.1
-"""Largest absolute value of that share in 90 % of the bootstrap samples."""
+UNCERTAIN = 0.1  # largest absolute value of that share in 90 % of the bootstrap samples
+# Share of the variance of the row before the best lag that `fixed` explains, at the 95 % quantile
+# of the samples, as a few rows far from all others hide it: above the first, actions follow
+# observations, so that a later one shows how the observation had changed; above the second, nothing
+# is decided.
 FOLLOWING, REPLAYED = 0.75, 0.97
-"""Share of the variance of the row before the best lag that `fixed` explains, at the 95 % quantile of the
-samples, as a few rows far from all others hide it: above the first, actions follow observations, so that a
-later one shows how the observation had changed; above the second, nothing is decided."""
 
+# Least difference of the logarithm by which the best lag with the history has to be apart from all
+# others to replace another one without it: a body that follows slowly also moves by what earlier
+# actions began.
 LEAST_CORRECTED = 1.0
-"""Least difference of the logarithm by which the best lag with the history has to be apart from all others to
-replace another one without it: a body that follows slowly also moves by what earlier actions began."""
 
 Reason: TypeAlias = Literal[
     "too few episodes",
@@ -83,16 +73,11 @@ Reason: TypeAlias = Literal[
 class Series:
     """Rows of a group of episodes, end to end."""
 
-    lengths: NDArray[np.int64]
-    """`[E]` rows of each episode; they add up to N."""
-    fixed: Array
-    """`[N, F]` columns known at each row; F may be 0."""
-    lagged: Array
-    """`[N, L]` columns of the leaf that may be shifted."""
-    target: Array
-    """`[N, Y]` columns to predict from both; if Y is 0, `lagged` is predicted from `fixed`."""
-    history: Array | None = None
-    """`[N, H]` columns of earlier rows; a lag is claimed only if it is also the best one with them."""
+    lengths: NDArray[np.int64]  # `[E]` rows of each episode; they add up to N
+    fixed: Array  # `[N, F]` columns known at each row; F may be 0
+    lagged: Array  # `[N, L]` columns of the leaf that may be shifted
+    target: Array  # `[N, Y]` columns to predict from both; if Y is 0, `fixed` predicts `lagged`
+    history: Array | None = None  # `[N, H]` earlier rows; a claimed lag is the best with them, too
 
 
 @dataclass(frozen=True)
@@ -128,12 +113,9 @@ def find_lag(groups: Iterable[Series], *, seed: int = 0) -> LagEstimate:
     """Find the lag of a leaf; undecided if the data do not decide.
 
     Skips rows next to values that are not finite, and episodes of fewer than 12 rows. Takes
-    O(rows · columns²) time, and memory for one group and columns² products of each, where columns counts
-    all lags. Values should be of the order of 1, as sums of their squares are taken.
-
-    Args:
-        groups: Series of groups of episodes, with the same columns; the bootstrap draws groups.
-        seed: Seed of the bootstrap.
+    O(rows · columns²) time, and memory for one group and columns² products of each, where columns
+    counts all lags. Values should be of the order of 1, as sums of their squares are taken. All
+    groups have the same columns; the bootstrap, by `seed`, draws groups.
 
     Example:
         >>> draw = np.random.default_rng(0)
@@ -181,12 +163,9 @@ def _sound_rows(series: Series) -> tuple[Columns, int]:
 class _Regressions:
     """Held-out errors of ridge regressions on the products of groups of episodes.
 
-    The columns are `[1, fixed, history, lagged[t - 6], …, lagged[t + 5], target]`.
-
-    Args:
-        counts: `[G]` rows of each group.
-        products: `[G, C, C]` sums of products of columns.
-        widths: Number of columns of fixed, history, lagged and target.
+    The columns are `[1, fixed, history, lagged[t - 6], …, lagged[t + 5], target]`, of fixed,
+    history, lagged and target as many as `widths` says. `counts` `[G]` are rows of each group,
+    `products` `[G, C, C]` sums of products of columns.
     """
 
     def __init__(self, counts: Array, products: Array, widths: tuple[int, ...]) -> None:
@@ -195,8 +174,8 @@ class _Regressions:
         total = products.sum(0)
         squares, means = np.diagonal(total) / self.rows, total[0] / self.rows
         variance = squares - means**2
+        # `[C]`, exactly 0 for columns that vary by rounding alone
         self.variance = np.where(variance > 1e-12 * (squares + means**2), variance, 0.0)
-        """`[C]`, exactly 0 for columns that vary by rounding alone."""
         folds = min(FOLDS, len(counts))
         self.fold = np.arange(len(counts)) % folds
         inside = self.fold == np.arange(folds)[:, None]

@@ -32,8 +32,7 @@ from offline_data.base.errors import FormatError, NotFoundError, UnknownNameErro
 from offline_data.base.files import is_file, write_user_file
 from offline_data.base.json import read_json
 
-Identity: TypeAlias = "tuple[str, str, str | None, str | None]"
-"""`Finding.identity`: dataset, code, leaf and what it is about."""
+Identity: TypeAlias = "tuple[str, str, str | None, str | None]"  # see `Finding.identity`
 
 VERSION = 1
 _VERSION, _FIELDS = "offline_data_baseline", ("dataset", "code", "leaf", "about")
@@ -59,14 +58,10 @@ class _Baseline:
 class Comparison:
     """Findings of a run beside a baseline."""
 
-    new: tuple[Finding, ...]
-    """Findings that the baseline does not have, or has with a smaller count."""
-    known: int
-    """Number of the others."""
-    gone: int
-    """Number of findings of the baseline that this run looked for and did not find."""
-    strange: bool
-    """Whether the baseline has findings, but none of a dataset of this run."""
+    new: tuple[Finding, ...]  # findings that the baseline lacks, or has with a smaller count
+    known: int  # number of the others
+    gone: int  # number of findings of the baseline that this run looked for and did not find
+    strange: bool  # whether the baseline has findings, but none of a dataset of this run
 
 
 def compare(report: CheckReport, baseline: Counter[Identity]) -> Comparison:
@@ -84,13 +79,7 @@ def compare(report: CheckReport, baseline: Counter[Identity]) -> Comparison:
 
 
 def read_baseline(file: Path) -> Counter[Identity]:
-    """Read a baseline: the count of each finding.
-
-    Raises:
-        UnknownNameError: There is no such file.
-        UsageError: It is not a baseline.
-        AccessError: It cannot be read.
-    """
+    """Return counts; raises `UnknownNameError`, `AccessError`, `UsageError` for another file."""
     try:
         baseline = decode(_Baseline, read_json(file), f"{file} is not a baseline")
     except NotFoundError as error:
@@ -109,10 +98,7 @@ def write_baseline(file: Path, report: CheckReport) -> int:
     """Write the findings of a run as a baseline; returns how many it has.
 
     If there is one already, its findings of datasets and rules that are not of this run are kept.
-
-    Raises:
-        UsageError: The file exists and is not a baseline; it is left as it is.
-        AccessError, NoSpaceError: It cannot be written.
+    Raises `AccessError`, `NoSpaceError`, and `UsageError` for another file, which is left as it is.
     """
     kept = read_baseline(file) if is_file(file) else Counter()
     counts = Counter({one: count for one, count in kept.items() if not _looked_for(one, report)})

@@ -1,7 +1,4 @@
-"""Blocks of rows that all rules share, so that a dataset is read once.
-
-A block is a run of consecutive transitions `[first, stop)`, whose ends need not be ends of episodes.
-"""
+"""Blocks of rows that all rules share, so that a dataset is read once."""
 
 from __future__ import annotations
 
@@ -18,20 +15,15 @@ from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, LeafSpec
 from offline_data.store.reader import DatasetReader
 
-BLOCK_ITEMS = 1 << 19
-"""Numbers of all leaves of a file in a block: a few MiB, so that a leaf's part fits the cache."""
+BLOCK_ITEMS = 1 << 19  # numbers of all leaves of a file in a block: a leaf's part fits the cache
 
-_REDUCED = 1024
-"""Numbers of a row that numpy reduces fast."""
+_REDUCED = 1024  # numbers of a row that numpy reduces fast
 
-_SOME_FEATURES = 32
-"""Features of a row that are looked at before the others."""
+_SOME_FEATURES = 32  # features of a row that are looked at before the others
 
-_PIECE = 1 << 14
-"""Numbers that are mixed at once, which fit the cache."""
+_PIECE = 1 << 14  # numbers that are mixed at once, which fit the cache
 
-_LEAST_SIDE = 8
-"""Height and width of the smallest image; smaller rows of uint8 are grids."""
+_LEAST_SIDE = 8  # height and width of the smallest image; smaller rows of uint8 are grids
 
 
 class RowPlace(NamedTuple):
@@ -47,21 +39,16 @@ class RowPlace(NamedTuple):
 class RowBlock:
     """Some consecutive transitions of a dataset; arrays are made when first requested, and shared.
 
-    Args:
-        reader: The dataset.
-        first: First transition.
-        stop: End of the range.
+    The transitions are `[first, stop)`; the ends of a block need not be ends of episodes.
     """
 
     def __init__(self, reader: DatasetReader, first: int, stop: int) -> None:
         self.reader, self.first, self.stop = reader, first, stop
         self._values: dict[Key, NDArray[Any] | EncodedColumn] = {}
         self._extremes: dict[Key, tuple[NDArray[Any], NDArray[Any]]] = {}
-        self.shared: dict[Key, Any] = {}
-        """Values derived from a leaf that rules of one kind share."""
+        self.shared: dict[Key, Any] = {}  # values derived from a leaf that rules of one kind share
 
     def __len__(self) -> int:
-        """Return the number of transitions."""
         return self.stop - self.first
 
     @cached_property
@@ -182,13 +169,10 @@ def is_numeric(leaf: LeafSpec) -> bool:
 
 
 def zero_rows(values: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the rows of `[n, features]` that are 0 throughout, ascending.
-
-    All but a few rows have a number among some features, so that the others are rarely read.
-    """
+    """Return the rows of `[n, features]` that are 0 throughout, ascending."""
     stride = max(1, values.shape[1] // _SOME_FEATURES)
     rows = np.arange(len(values))
-    for feature in values.T[::stride]:
+    for feature in values.T[::stride]:  # most rows differ from 0 in one of these
         rows = (
             np.flatnonzero(feature == 0) if len(rows) == len(values) else rows[feature[rows] == 0]
         )

@@ -32,15 +32,13 @@ from offline_data.base.errors import FormatError, NotFoundError, UnknownNameErro
 from offline_data.base.files import is_file
 from offline_data.base.json import read_whole
 
-FailOn: TypeAlias = Literal["error", "warning", "info", "never"]
-"""Least severity of findings that fail a run."""
+FailOn: TypeAlias = Literal["error", "warning", "info", "never"]  # least severity that fails a run
 
 Format: TypeAlias = Literal["human", "json", "junit", "sarif", "github", "markdown"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-OWN_FILE, PROJECT_FILE = "offline-data.toml", "pyproject.toml"
-"""Files that are looked for in each folder, in this order."""
+OWN_FILE, PROJECT_FILE = "offline-data.toml", "pyproject.toml"  # tried in this order in each folder
 
 _MAX_BYTES = 1 << 20
 _HINT = f"`--config FILE` reads another file; [tool.offline-data.check] of {PROJECT_FILE}"
@@ -65,24 +63,21 @@ class _CheckTable:
     """The table of a file."""
 
     dashed: ClassVar[bool] = True
-    select: Selectors = ()
-    """Codes, their beginnings, or names; empty: all rules."""
+    select: Selectors = ()  # codes, their beginnings, or names; empty: all rules
     ignore: Selectors = ()
     fail_on: FailOn = "error"
     baseline: Path | None = None
     output_format: Format = "human"
+    # selectors by pattern (`fnmatch`) of ids, with or without revision
     per_dataset_ignores: Mapping[str, Selectors] = field(default_factory=dict)
-    """Selectors by pattern of dataset ids, with or without a revision, as `fnmatch` has them."""
-    thresholds: Thresholds = field(default_factory=dict)
-    """By code or name of a rule."""
+    thresholds: Thresholds = field(default_factory=dict)  # by code or name of a rule
 
 
 @dataclass(frozen=True)
 class CheckConfig(_CheckTable):
     """Configuration of a run, from a file or the command line."""
 
-    file: Path | None = None
-    """The file that says so."""
+    file: Path | None = None  # the file that says so
 
     def ignores(self, finding: Finding) -> bool:
         """Return True if `per_dataset_ignores` has a finding."""
@@ -98,10 +93,8 @@ class CheckConfig(_CheckTable):
 def find_config(folder: Path) -> CheckConfig:
     """Read the nearest configuration of a folder or its parents, up to that of a repository.
 
-    A `pyproject.toml` without the table is passed over. Without any, returns the defaults.
-
-    Raises:
-        UsageError, AccessError: See `read_config`.
+    A `pyproject.toml` without the table is passed over. Without any, returns the defaults. Raises
+    as `read_config`.
     """
     for parent in (folder, *folder.parents):
         for name in (OWN_FILE, PROJECT_FILE):
@@ -117,10 +110,8 @@ def find_config(folder: Path) -> CheckConfig:
 def read_config(file: Path) -> CheckConfig:
     """Read a configuration file.
 
-    Raises:
-        UsageError: There is no such file, it has no table for checks, or a wrong one; the message
-            names file and key.
-        AccessError: It cannot be read.
+    Raises `AccessError`, and `UsageError` without such a file, a table for checks, or with a wrong
+    one; the message names file and key.
     """
     found = _read(file)
     if found is None:

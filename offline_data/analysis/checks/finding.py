@@ -13,8 +13,7 @@ Severity: TypeAlias = Literal["info", "warning", "error"]
 """`error`: training on it as it is goes wrong; `warning`: probably not what was meant; `info`: worth
 knowing."""
 
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""From the least to the most severe."""
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # from the least to the most severe
 
 
 @pickled_by_name

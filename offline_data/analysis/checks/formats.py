@@ -30,11 +30,9 @@ from offline_data.base.plurals import plural
 from offline_data.base.version import __version__
 from offline_data.store.layout import MANIFEST
 
-Line: TypeAlias = list[tuple[str, str]]
-"""Parts of a line, each with its role: `id`, `hint`, a severity, or empty."""
+Line: TypeAlias = list[tuple[str, str]]  # parts and their roles: `id`, `hint`, a severity or none
 
-JSON_VERSION = 1
-"""Version of the JSON report."""
+JSON_VERSION = 1  # version of the JSON report
 
 _SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -53,8 +51,7 @@ class CheckOutcome:
     report: CheckReport
     fail_on: FailOn = "error"
     baseline: Comparison | None = None
-    folder: Path | None = None
-    """Folder that paths in reports are relative to, for datasets inside of it."""
+    folder: Path | None = None  # paths in reports are relative to it, where they are in it
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -176,11 +173,7 @@ def _json(outcome: CheckOutcome) -> str:
 
 
 def _github(outcome: CheckOutcome) -> str:
-    r"""Return workflow commands, one a finding.
-
-    A command is a line that begins with `::`; `%`, `:`, `,` and line ends are escaped, so that a
-    message can neither end it nor begin another.
-    """
+    """Return workflow commands, one a finding."""
     lines = []
     for one in outcome.findings:
         title = f"{one.code} {one.rule}"
@@ -192,6 +185,7 @@ def _github(outcome: CheckOutcome) -> str:
 
 
 def _escape_github(text: str) -> str:
+    # a command is a line that begins with `::`: a message must not end it or begin another
     escaped = one_line(text).replace("%", "%25")
     return escaped.replace(":", "%3A").replace(",", "%2C")
 
@@ -218,10 +212,7 @@ def _code(text: str) -> str:
 
 
 def _junit(outcome: CheckOutcome) -> str:
-    """Return a test suite for each dataset, in which each rule that ran is a test.
-
-    Findings that do not fail the run are output of a test that passes.
-    """
+    """Return a suite a dataset, a test a rule that ran; findings that do not fail are output."""
     root = ElementTree.Element("testsuites", name="offline-data check")
     for dataset in outcome.report.datasets:
         found = [one for one in outcome.findings if one.dataset == dataset.id]

@@ -36,12 +36,9 @@ class RuleText:
     code: str
     name: str
     severity: Severity
-    summary: str
-    """The defect, in one sentence."""
-    details: tuple[str, ...]
-    """Paragraphs: why it matters, when it is harmless."""
-    hint: str
-    """Next step after a finding."""
+    summary: str  # the defect, in one sentence
+    details: tuple[str, ...]  # paragraphs: why it matters, when it is harmless
+    hint: str  # next step after a finding
     thresholds: tuple[RuleThreshold, ...] = ()
 
 
@@ -62,11 +59,7 @@ def rule_texts() -> dict[str, RuleText]:
 
 
 def rule_texts_of(selectors: Iterable[str]) -> list[RuleText]:
-    """Return the texts of rules by code, beginning of a code, or name.
-
-    Raises:
-        UsageError: No rule matches a selector.
-    """
+    """Return the texts of rules by code, beginning of a code, or name; raises `UsageError`."""
     texts = rule_texts()
     found: dict[str, RuleText] = {}
     for selector in selectors:

@@ -15,11 +15,11 @@ from offline_data.base.errors import OfflineDataError, UnknownNameError, UsageEr
 from offline_data.base.ids import unknown
 from offline_data.base.plurals import plural
 
+# `reward(observation, action, next_observation)` returns the rewards of some transitions
 RewardFunction: TypeAlias = Callable[[Any, Any, Any], Any]
-"""`reward(observation, action, next_observation)` returns the rewards of some transitions."""
 
 _ATTRIBUTES = ("code", "name", "severity")
-_MODULES = (
+_MODULES = (  # modules of the rules of this package; each is imported when rules are listed
     *(
         f"offline_data.analysis.checks.rules.{name}"
         for name in (
@@ -40,10 +40,8 @@ _MODULES = (
     "offline_data.pipeline.preprocess.rules",
     "offline_data.text.rules",
 )
-"""Modules of the rules of this package; each is imported when rules are listed."""
 
-ENTRY_POINTS = "offline_data.rules"
-"""Group of entry points by which other packages offer rules; each names a subclass of `Rule`."""
+ENTRY_POINTS = "offline_data.rules"  # group in which other packages name subclasses of `Rule`
 
 
 @cache
@@ -109,17 +107,12 @@ def select_rules(
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
     reward: RewardFunction | None = None,
 ) -> list[Rule]:
-    """Return the rules of a run, by code, with their thresholds.
+    """Return the rules of a run, by code, with their thresholds, which are by code or name.
 
-    Args:
-        select: Codes, their beginnings (`RL03` for all rules of actions, `RL` for all), or names;
-            empty: the default set.
-        ignore: The same, to leave out; wins over `select` unless `select` is longer.
-        thresholds: By code or name.
-        reward: Passed to rules whose constructor has an argument of that name.
-
-    Raises:
-        UsageError: A selector matches no rule, or a rule has no such threshold.
+    `select` and `ignore` are codes, their beginnings (`RL03` for all rules of actions, `RL` for
+    all), or names; an empty `select` is the default set. `ignore` wins over `select` unless that is
+    longer. Rules whose constructor has an argument `reward` are passed that. Raises `UsageError` if
+    a selector matches no rule, or a rule has no such threshold.
     """
     known, given = all_rules(), dict[str, Mapping[str, float]]()
     for selector in (*select, *ignore):
@@ -163,11 +156,7 @@ def _create_rule(
 
 
 def rules_matching(selector: str) -> list[type[Rule]]:
-    """Return the rules of a code, the beginning of a code, or a name.
-
-    Raises:
-        UnknownNameError: There is none.
-    """
+    """Return the rules of a code, its beginning, or a name; raises `UnknownNameError`."""
     known = all_rules()
     found = [rule for rule in known.values() if selector and _matches(selector, rule)]
     if not found:

@@ -29,8 +29,8 @@ class Measured(NamedTuple):
 class Tally(SimpleNamespace):
     """Figures of some rows of a leaf, by name; `+` joins those of the rows after them.
 
-    Numbers, arrays and counters add up; the first `place`, the least `low` and the greatest `high`
-    stay. `number` is how many rows, or values, a finding is about.
+    Both have the same names. Numbers, arrays and counters add up; the first `place`, the least `low`
+    and the greatest `high` stay. `number` is how many rows, or values, a finding is about.
 
     Example:
         >>> Tally(number=2, place=None, low=5.0) + Tally(number=1, place="row 7", low=4.0)
@@ -48,7 +48,6 @@ class Tally(SimpleNamespace):
         return bool(self.number)
 
     def __add__(self, other: Tally) -> Tally:
-        """Join the figures; both have the same names."""
         joined: dict[str, Any] = {"place": lambda a, b: a or b, "low": min, "high": np.fmax}
         figures = vars(self).items()
         return Tally(**{k: joined.get(k, add)(v, getattr(other, k)) for k, v in figures})

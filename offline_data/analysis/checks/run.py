@@ -19,14 +19,11 @@ from offline_data.store.layout import leaves_by_file
 from offline_data.store.reader import DatasetReader, open_reader
 
 if TYPE_CHECKING:
-    States: TypeAlias = dict[Rule, dict[Key, Any]]
-    """Measurements of rules by leaf, or the exception that was raised."""
+    States: TypeAlias = dict[Rule, dict[Key, Any]]  # by leaf: measures, or the exception
 
-RULE_FAILED = "RL000"
-"""Code of the finding that a rule raised an exception; never ignored."""
+RULE_FAILED = "RL000"  # code of the finding that a rule raised an exception; never ignored
 
-DAMAGED = "RL001"
-"""Code of findings of data that cannot be read, or are not what the manifest states."""
+DAMAGED = "RL001"  # code of findings of data that are unreadable, or not as the manifest states
 
 
 def run_checks(
@@ -41,14 +38,9 @@ def run_checks(
     """Check dataset directories with rules. Findings depend neither on `workers` nor on blocks.
 
     A dataset that cannot be read is a finding (`RL001`), and so is a rule that raises (`RL000`);
-    the other rules and datasets are checked nevertheless.
-
-    Args:
-        paths: Dataset directories.
-        rules: Rules, each once.
-        ignored: Returns True for findings to leave out; not called for `RL000`.
-        workers: Threads that measure blocks.
-        block_items: Numbers in a block; each thread holds a few copies of a block.
+    the other rules and datasets are checked nevertheless. `rules` has each once. `ignored` returns
+    True for findings to leave out; it is not called for `RL000`. `workers` threads measure blocks
+    of `block_items` numbers; each holds a few copies of one.
     """
     datasets, measured, found = [], [], dict[Finding, None]()
     for path in paths:
@@ -87,10 +79,7 @@ def _check(
     progress: Progress,
     block_items: int,
 ) -> tuple[States, dict[Rule, list[Finding]]]:
-    """Pass every leaf that a rule wants to it, block by block, and merge in order of rows.
-
-    Rules that want none (checksums of files take longest) find theirs meanwhile.
-    """
+    """Pass every leaf that a rule wants to it, block by block, and merge in order of rows."""
     states: States = {}
     wanted: dict[Key, list[Rule]] = {}
     for rule in rules:
@@ -109,6 +98,7 @@ def _check(
         ThreadPoolExecutor(max(1, workers), "offline-data-check") as pool,
     ):
         idle = [rule for rule in rules if not any(rule in some for some in wanted.values())]
+        # rules that want none begin first: checksums of files take longest
         early = {rule: pool.submit(_findings_of, rule, reader, states) for rule in idle}
         running: deque[Future[States]] = deque()
         try:

@@ -17,14 +17,13 @@ from offline_data.analysis.checks.block import RowBlock, RowPlace, mix_bits
 from offline_data.episode.fields import Key, join_key
 from offline_data.store.reader import DatasetReader
 
-TOKEN_ROOTS = frozenset(
+TOKEN_ROOTS = frozenset(  # first parts of keys of tokens, and of what says where they begin and end
     {"input_ids", "attention_mask", "prompt_rindex", "chosen_data", "rejected_data"}
 )
-"""First parts of keys of tokens, and of what says where they begin and end."""
 
+# Rows of `TokenBlock.sums`: the number of tokens of a document, that of its prompt, and sums of
+# hashes of token and place over both, which differ between documents.
 TOKENS, GIVEN, CONTENT, PROMPT = range(4)
-"""Rows of `TokenBlock.sums`: the number of tokens of a document, that of its prompt, and sums of
-hashes of token and place over both, which differ between documents."""
 
 _IDS: tuple[Key, ...] = (
     ("input_ids",),
@@ -64,28 +63,18 @@ def document_place(reader: DatasetReader, key: Key, document: int) -> RowPlace:
 
 
 class TokenBlock:
-    """The tokens of a leaf in a block.
-
-    Args:
-        block: The block, whose ends need not be ends of documents.
-        key: One of `token_leaves`.
-    """
+    """The tokens of a leaf in a block, whose ends need not be ends of documents."""
 
     def __init__(self, block: RowBlock, key: Key) -> None:
         reader = block.reader
-        self.ids = np.asarray(reader.step(key)[block.first : block.stop])
-        """`[n]`, or `[n, L]` if padded."""
+        self.ids = np.asarray(reader.step(key)[block.first : block.stop])  # `[n]`; padded `[n, L]`
         if self.ids.ndim == 1:
-            self.first = block.first_episode
-            """Number of the first document."""
+            self.first = block.first_episode  # number of the first document
             given = _column(block, ("completion_mask",), True).reshape(-1) == 0
-            self.inside = np.broadcast_to(True, self.ids.shape)
-            """True for tokens other than padding, of the shape of `ids`, like the next two."""
+            self.inside = np.broadcast_to(True, self.ids.shape)  # not padding; shaped as `ids`
             rows = np.arange(block.first, block.stop)
-            self.places = rows - reader.starts[block.episodes]
-            """Place of each token in its document."""
-            self.lengths = np.asarray(reader.lengths[block.episodes])
-            """Tokens of the document of each."""
+            self.places = rows - reader.starts[block.episodes]  # place of each in its document
+            self.lengths = np.asarray(reader.lengths[block.episodes])  # of the document of each
             starts = reader.starts[self.first : block.last_episode + 1]
             self._begins = np.maximum(starts - block.first, 0)
         else:
@@ -95,8 +84,7 @@ class TokenBlock:
             self.places = np.cumsum(self.inside, axis=1) - 1
             self.lengths = np.broadcast_to(self.places[:, -1:] + 1, self.ids.shape)
             given = self.inside & (self.places <= _column(block, ("prompt_rindex",), -1))
-        self.sums = self._sums(given)
-        """`[4, d]` sums over the tokens in the block of each document; see `TOKENS`."""
+        self.sums = self._sums(given)  # `[4, d]` over tokens of each document here; see `TOKENS`
 
     @classmethod
     def of(cls, block: RowBlock, key: Key) -> TokenBlock:

@@ -55,8 +55,7 @@ LOOPBACK = "127.0.0.1"
 
 _PICTURES, _PICTURE_BYTES = 400, 6 << 20
 """Pictures of each image leaf of an episode, and bytes of all of them."""
-_EPISODES = 50
-"""Episodes on a page of their table."""
+_EPISODES = 50  # episodes on a page of their table
 _AT_ONCE = 1 << 29
 """Bytes of a dataset whose statistics are computed when its page is opened, without a click."""
 

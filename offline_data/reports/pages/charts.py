@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 
 from offline_data.reports.pages.page import Html, data_block, element
 
-HEAT_CELLS = 1 << 16
-"""Cells of a heat map at most."""
+HEAT_CELLS = 1 << 16  # cells of a heat map at most
 
 
 def bars(

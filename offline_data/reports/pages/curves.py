@@ -10,10 +10,8 @@ from offline_data.reports.pages import charts
 from offline_data.reports.pages.page import Html, element
 from offline_data.reports.pictures import Curves
 
-WIDE = 64
-"""Features of a leaf from which on it is a heat map and a norm."""
-_TOGETHER, _APART = 4, 12
-"""Curves in one chart, and charts of one curve each; more are a heat map."""
+WIDE = 64  # features of a leaf from which on it is a heat map and a norm
+_TOGETHER, _APART = 4, 12  # curves in one chart, and charts of one curve each; more are a heat map
 
 
 def curves_parts(

@@ -32,10 +32,8 @@ from offline_data.store.reader import DatasetReader
 
 REWARD = "next/reward"
 
-_MOST_DRAWN = 256
-"""Histograms of all leaves; leaves that come later have none."""
-_FIRST = 8
-"""Histograms of a leaf that are shown at once; the others are folded."""
+_MOST_DRAWN = 256  # histograms of all leaves; leaves that come later have none
+_FIRST = 8  # histograms of a leaf that are shown at once; the others are folded
 
 _LEVELS = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "greatest": 1.0}
 

@@ -27,14 +27,11 @@ from offline_data.reports.pictures import (
 from offline_data.store.names import feature_names
 from offline_data.store.reader import DatasetReader
 
-MOST_LEAVES = 6
-"""Leaves of curves, of pictures and of texts that are shown, each."""
+MOST_LEAVES = 6  # leaves of curves, of pictures and of texts that are shown, each
 
 _MOST_TEXTS = 8
-SIDE = 160
-"""Length in pixels to which the longer side of a picture is reduced."""
-_EXACT = 64 * 64
-"""Pixels of a picture that is not compressed with loss."""
+SIDE = 160  # length in pixels to which the longer side of a picture is reduced
+_EXACT = 64 * 64  # pixels of a picture that is not compressed with loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +40,8 @@ class Frames:
 
     key: str
     steps: tuple[int, ...]
-    files: tuple[tuple[str, bytes], ...]
-    """Media type and content of each."""
-    note: str
-    """Conversion of the values to pixels, if they are not pixels."""
+    files: tuple[tuple[str, bytes], ...]  # media type and content of each
+    note: str  # conversion of the values to pixels, if they are not pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +49,19 @@ class ExampleEpisode:
     """Steps `[first, stop)` of an episode."""
 
     number: int
-    length: int
-    """Transitions of the whole episode, as is the next field of it."""
+    length: int  # transitions of the whole episode, as is the next field of it
     returned: float
     terminated: bool
     truncated: bool
     final_observation: bool
     first: int
     stop: int
-    steps: NDArray[np.int64]
-    """Steps that have a point in each curve."""
+    steps: NDArray[np.int64]  # steps that have a point in each curve
     curves: tuple[Curves, ...]
     frames: tuple[Frames, ...]
     texts: tuple[tuple[str, tuple[tuple[int, str | None], ...]], ...]
     """Text leaves: key, and the steps at which the text changes, with the text from there on."""
-    notes: tuple[str, ...]
-    """A sentence for each value that is not shown."""
+    notes: tuple[str, ...]  # a sentence for each value that is not shown
 
 
 def example_episodes(reader: DatasetReader) -> dict[int, str]:

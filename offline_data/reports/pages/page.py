@@ -14,11 +14,9 @@ from typing import Any
 
 from offline_data.base.urls import redact
 
-_VOID = frozenset({"br", "img", "input", "link", "meta"})
-"""Elements without an end tag."""
+_VOID = frozenset({"br", "img", "input", "link", "meta"})  # elements without an end tag
 
-_LONGEST = 10_000
-"""Maximum length of a text in characters."""
+_LONGEST = 10_000  # maximum length of a text in characters
 
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, bidirectional overrides and lone surrogates."""

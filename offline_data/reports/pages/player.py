@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from offline_data.analysis.episodes import EpisodeQuality
     from offline_data.reports.pages.episodes import ExampleEpisode
 
-_RATE = 30.0
-"""Steps a second where a dataset does not state them."""
+_RATE = 30.0  # steps a second where a dataset does not state them
 _POINTS, _WIDTH, _HEIGHT = 40, 88, 20
 """Points of the small curve of an episode, and its size in pixels."""
 

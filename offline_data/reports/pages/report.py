@@ -24,8 +24,7 @@ PICTURE_BYTES = 3 << 20
 """Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
 fewer than a few hundred leaves takes at most 5 MiB."""
 
-MOST_LISTED = 100
-"""Episodes in the table of a report."""
+MOST_LISTED = 100  # episodes in the table of a report
 
 EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
 """Bytes of the pictures of a page of one episode, their number for each camera, and their longer

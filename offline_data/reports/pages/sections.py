@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 20
 _MOST_FINDINGS, _OPEN_FINDINGS = 100, 5
-_STRIP = 8
-"""Pictures of a film strip."""
-_LABELS = {
+_STRIP = 8  # pictures of a film strip
+_LABELS = {  # labels of what sources state; others are their keys in words
     "author": "authors", "author_email": "contact", "authors": "authors",
     "code_permalink": "code", "codebase_version": "LeRobot version", "dataset_id": "id at the source",
     "dataset_size": "size at the source", "fps": "rate", "max_episode_steps": "steps of an episode",
     "minari_version": "Minari version", "robot_type": "robot",
 }  # fmt: skip
-"""Labels of what sources state; others are their keys in words."""
 _UNITS = {"fps": "frames/s", "max_episode_steps": "at most", "dataset_size": "MB"}
 _STRUCTURE = {"description", "features", "splits"}
 """Keys of sources that the page shows elsewhere, or that describe the layout of their files."""

@@ -18,8 +18,7 @@ from offline_data.reports.pictures import histogram_of, space_evenly
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader
 
-Decode: TypeAlias = Callable[[Sequence[int]], str]
-"""Returns the text of tokens."""
+Decode: TypeAlias = Callable[[Sequence[int]], str]  # returns the text of tokens
 
 _SAMPLES = 8
 _MOST_TOKENS, _MOST_IDS = 600, 60
@@ -31,8 +30,7 @@ _CHUNK_ITEMS = 1 << 22
 class TokenLengths:
     """Lengths of the documents of a leaf of tokens, in order."""
 
-    tokens: NDArray[np.int64]
-    """`[documents]`."""
+    tokens: NDArray[np.int64]  # `[documents]`
     prompts: NDArray[np.int64] | None
     """`[documents]` tokens of the prompt; None if the dataset does not say."""
 

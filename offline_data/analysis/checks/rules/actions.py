@@ -17,8 +17,7 @@ from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import LeafSpace, declared_spaces, mismatched_spaces
 
-_TOLERANCE = 1e-6
-"""Relative distance beyond a bound that rounding to float32 can make."""
+_TOLERANCE = 1e-6  # relative distance beyond a bound that rounding to float32 can make
 
 
 def action_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
@@ -64,7 +63,6 @@ class _OutsideSpace(Rule):
         return [key for key, space in spaces if np.isfinite([space.low, space.high]).any()]
 
     def measure(self, block: RowBlock, key: Key) -> Tally | None:
-        """Compare the extremes with the bounds, and look for rows only where they are beyond."""
         bounds = declared_bounds(block.reader, self.root)[key]
         room = _TOLERANCE * np.maximum(1, np.abs([bounds.low, bounds.high]))
         room[~np.isfinite(room)] = 0
@@ -143,7 +141,6 @@ class SaturatedActions(Rule):
     leaves = _bounded_actions
 
     def measure(self, block: RowBlock, key: Key) -> Tally:
-        """Count the values of each feature at the bounds; none where the extremes are within."""
         bounds, values = declared_bounds(block.reader)[key], block.numbers(key)
         room = _TOLERANCE * np.maximum(1, np.abs(bounds.high - bounds.low))
         low, high = bounds.low + room, bounds.high - room

@@ -35,31 +35,22 @@ from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
     Hashes: TypeAlias = NDArray[np.uint64]
-    Pair: TypeAlias = tuple[int, int]
-    """Two episodes, the later one first."""
-    Sketch: TypeAlias = tuple[NDArray[np.int64], Hashes]
-    """Episodes of the rows that are kept, and the rows' hashes."""
+    Pair: TypeAlias = tuple[int, int]  # two episodes, the later one first
+    Sketch: TypeAlias = tuple[NDArray[np.int64], Hashes]  # episodes of the rows kept, hashes
 
-_BYTES = 16 << 20
-"""Bytes of rows that are read at once."""
+_BYTES = 16 << 20  # bytes of rows that are read at once
 
-_ROWS_READ, _FRAMES_READ = 8, 3
-"""Rows of an episode by which candidates for copies are found, of numbers and of images."""
+_ROWS_READ, _FRAMES_READ = 8, 3  # rows of an episode that find candidates: numbers, images
 
-_FEATURES = 8
-"""Features of a row that are hashed while all rows are read; four of them the first ones."""
+_FEATURES = 8  # features of a row that are hashed while all rows are read; four are the first ones
 
-_SKETCH = 16
-"""Least expected number of rows of an episode that a sketch keeps; twice as many at most."""
+_SKETCH = 16  # least expected number of rows of an episode in a sketch; twice as many at most
 
-_LEAST_ROWS = 8
-"""Different rows in a sketch below which an episode's similarity says nothing."""
+_LEAST_ROWS = 8  # different rows in a sketch below which an episode's similarity says nothing
 
-_MOST_COMMON = 16
-"""Episodes with the same row above which that row says nothing: a start, a place of rest."""
+_MOST_COMMON = 16  # episodes with a row above which it says nothing: a start, a place of rest
 
-A_COPY = ("is a copy of an earlier one", "are copies of earlier ones")
-"""Verb of a finding on one copy, and on several."""
+A_COPY = ("is a copy of an earlier one", "are copies of earlier ones")  # verbs of a finding
 
 
 class DuplicateEpisodes(Rule):
@@ -188,7 +179,6 @@ class NearDuplicateEpisodes(Rule):
         return [largest] if largest is not None and sizes[largest] > 1 else []
 
     def measure(self, block: RowBlock, key: Key) -> list[Sketch] | None:
-        """Hash all rows, and keep some of each episode."""
         values = block.numbers(key)
         hashes = _rounded_hashes(values.reshape(len(values), -1))
         limits = _rates(block.reader.lengths[block.first_episode : block.last_episode + 1])
@@ -273,12 +263,9 @@ def _is_discrete(reader: DatasetReader) -> bool:
 
 
 def _signatures(reader: DatasetReader, steps: float) -> Hashes:
-    """Hash length and some rows of each episode, `[E]`; 0 for those of fewer than `steps` rows.
-
-    Also 0 for documents of tokens: RL101 and RL105 compare these.
-    """
+    """Hash length and some rows of each episode, `[E]`; 0 for those of fewer than `steps` rows."""
     starts, lengths = reader.starts, reader.lengths
-    if token_leaves(reader):
+    if token_leaves(reader):  # documents, which RL101 and RL105 compare
         return np.zeros(len(lengths), np.uint64)
     leaves = _content_leaves(reader)
     total = mix_bits(lengths.astype(np.uint64))
@@ -413,5 +400,4 @@ def listed_copies(pairs: Sequence[Pair]) -> str:
     return named + (" …" if len(pairs) > 5 else "")
 
 
-_FACTORS = mix_bits(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)
-"""Odd factors by which features are told apart."""
+_FACTORS = mix_bits(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)  # odd: features differ

@@ -30,11 +30,9 @@ def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]
 class _EpisodeRule(Rule):
     """A rule that needs only the table of episodes."""
 
-    verbs: ClassVar[tuple[str, str]] = ("has", "have")
-    """Verb of a finding on one episode, and on several."""
+    verbs: ClassVar[tuple[str, str]] = ("has", "have")  # of one episode, of several
     problem: ClassVar[str] = ""
-    at_end: ClassVar[bool] = True
-    """Whether a finding is at the last row of an episode, else at the first."""
+    at_end: ClassVar[bool] = True  # a finding is at the last row of an episode, else the first
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
         """Return which episodes to report, `[E]`."""

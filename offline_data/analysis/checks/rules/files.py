@@ -27,8 +27,7 @@ from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader
 from offline_data.store.verify import verify_files
 
-_MOST_LISTED = 8
-"""Names that a message lists."""
+_MOST_LISTED = 8  # names that a message lists
 
 
 class DamagedFiles(Rule):
@@ -115,22 +114,15 @@ class MissingCitation(Rule):
 class Advisory:
     """A published defect of some datasets, an entry of `advisories.json`."""
 
-    name: str
-    """Stable name, kebab-case."""
+    name: str  # stable name, kebab-case
     severity: Severity
-    datasets: tuple[str, ...]
-    """Patterns of `source:name`, as of `fnmatch`; those of a dataset cover its splits, too."""
+    datasets: tuple[str, ...]  # patterns (`fnmatch`) of `source:name`, which cover its splits, too
     summary: str
-    instead: str
-    """Alternative or next step."""
-    links: tuple[str, ...]
-    """URL of the publication."""
-    excluded: tuple[str, ...] = ()
-    """Patterns of datasets that do not have it."""
-    revisions: tuple[str, ...] = ("*",)
-    """Patterns of revisions."""
-    before: str | None = None
-    """Version of offline-data whose conversions do not have it; None: it is in the source's files."""
+    instead: str  # alternative or next step
+    links: tuple[str, ...]  # URL of the publication
+    excluded: tuple[str, ...] = ()  # patterns of datasets that do not have it
+    revisions: tuple[str, ...] = ("*",)  # patterns of revisions
+    before: str | None = None  # first version of ours without it; None: it is in the source's files
 
     def affects(self, manifest: Manifest) -> bool:
         """Return True if a dataset, or one that it was made from, has the defect."""

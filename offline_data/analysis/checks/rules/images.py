@@ -21,14 +21,11 @@ from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import OBSERVATIONS, VIDEO, LeafSpec
 from offline_data.store.reader import DatasetReader
 
-_CHANNELS = (1, 3, 4)
-"""Numbers of channels of one image: grey, RGB, RGBA."""
+_CHANNELS = (1, 3, 4)  # numbers of channels of one image: grey, RGB, RGBA
 
-_SMALLEST = 16
-"""Number of the smallest encoded frames to decode, one per file size."""
+_SMALLEST = 16  # number of the smallest encoded frames to decode, one per file size
 
-_ROWS = 1024
-"""Encoded frames of one size that are compared at once."""
+_ROWS = 1024  # encoded frames of one size that are compared at once
 
 
 class BlackImages(Rule):
@@ -274,10 +271,7 @@ def _is_frozen(reader: DatasetReader, key: Key, episode: int) -> bool:
 
 
 def encoded_rows(reader: DatasetReader, key: Key) -> tuple[EncodedColumn, NDArray[np.int64]]:
-    """Return an encoded column, and which of its rows are frames of the source.
-
-    The row after the last action of an episode is none if the observation there is unknown.
-    """
+    """Return an encoded column and its rows that are frames, not unknown final observations."""
     if not _has_final_rows(reader, key):
         return cast("EncodedColumn", reader.step(key)), np.arange(reader.transitions)
     column = cast("EncodedColumn", reader.leaf(OBSERVATIONS, key))

@@ -17,11 +17,9 @@ from offline_data.formats.registry import get_source
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader
 
-_WITH_COUNTS = frozenset({"minari", "openml", "openx"})
-"""Sources whose catalogues have numbers of rows or episodes."""
+_WITH_COUNTS = frozenset({"minari", "openml", "openx"})  # catalogues have rows or episodes
 
-_LARGEST = 1e300
-"""Bound of scores: a manifest's integers may be larger than any float."""
+_LARGEST = 1e300  # bound of scores: a manifest's integers may be larger than any float
 
 
 class ReturnsDifferFromPublished(Rule):

@@ -19,12 +19,11 @@ from offline_data.episode.fields import REWARD, Key
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
+    # Of observations, actions and next observations, `[n, …]` (mappings where leaves are nested);
+    # returns rewards `[n]`.
     RewardFunction: TypeAlias = Callable[[Any, Any, Any], NDArray[Any]]
-    """Of observations, actions and next observations, `[n, …]` (mappings where leaves are nested);
-    returns rewards `[n]`."""
 
-_EXPONENTS = 2100
-"""Binary exponents of float64, from that of its least number on."""
+_EXPONENTS = 2100  # binary exponents of float64, from that of its least number on
 _LEAST = -1075
 
 
@@ -35,8 +34,7 @@ def _reward_leaf(_rule: Rule, reader: DatasetReader) -> Iterable[Key]:
 class _Sizes(NamedTuple):
     """Number of rewards of each size, and the largest."""
 
-    counts: NDArray[np.int64]
-    """By binary exponent of the magnitude; zeros are not counted."""
+    counts: NDArray[np.int64]  # by binary exponent of the magnitude; zeros are not counted
     greatest: float
     place: RowPlace | None
 
@@ -171,10 +169,6 @@ class ShiftedReward(Rule):
         return () if self._reward is None else _reward_leaf(self, reader)
 
     def measure(self, block: RowBlock, key: Key) -> Tally:
-        """Compare the rewards of the block with the function of it and of its neighbours.
-
-        Only rows with both neighbours within their episode are compared.
-        """
         assert self._reward is not None  # noqa: S101 -- see `leaves`
         reader = block.reader
         rows = np.arange(max(block.first - 1, 0), min(block.stop + 1, reader.transitions))

@@ -16,11 +16,9 @@ from offline_data.base.plurals import plural
 from offline_data.episode.fields import Key, join_key
 from offline_data.store.reader import DatasetReader
 
-MOST_LISTED = 8
-"""Features that a message lists."""
+MOST_LISTED = 8  # features that a message lists
 
-_LEARNT = ("observation", "action")
-"""Roots of leaves that policies are trained on; others are of less weight."""
+_LEARNT = ("observation", "action")  # roots of leaves that policies learn; others weigh less
 
 
 class Range(NamedTuple):
@@ -59,7 +57,6 @@ class NonFiniteValues(Rule):
         return [k for k, leaf in all_leaves(reader).items() if leaf.dtype.startswith("float")]
 
     def measure(self, block: RowBlock, key: Key) -> Tally | None:
-        """Count the values; look for rows only where an extreme is not finite."""
         low, high = block.extremes(key)
         if np.isfinite(low).all() and np.isfinite(high).all():
             return None

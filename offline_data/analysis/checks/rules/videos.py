@@ -32,8 +32,7 @@ _TIME = ("timestamp",)
 class FramesOfEpisodes(Rule):
     """A number of frames of each episode and camera is above a limit."""
 
-    column: ClassVar[str]
-    """First part of the names of columns of the episode table, of which each camera has one."""
+    column: ClassVar[str]  # first part of names of columns of episodes, one for each camera
 
     def frames(self, reader: DatasetReader, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return numbers of frames, of the largest number of the column in each episode."""
