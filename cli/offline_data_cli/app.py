@@ -115,10 +115,7 @@ def _group(verb: str, text: str, commands: Commands) -> Any:
 
 
 def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
-    """Return a function with the command's own parameters and those of `Globals`, for typer.
-
-    Errors are returned, not raised, because typer swallows some: Ctrl-C, and any broken pipe.
-    """
+    """Return a function with the command's own parameters and those of `Globals`, for typer."""
 
     @functools.wraps(command)
     def run(ctx: typer.Context, **values: Any) -> Outcome | BaseException:
@@ -133,7 +130,7 @@ def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
             progress = progress_for(mode, bars=not merged.no_progress)
             return Outcome(command(Context(settings, mode, merged.yes, progress), **values), mode)
         except BaseException as error:  # noqa: BLE001 - raised again outside typer
-            return error
+            return error  # typer swallows some: Ctrl-C, and any broken pipe
 
     _, *own = inspect.signature(command).parameters.values()
     tables: dict[str, list[inspect.Parameter]] = {}

@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 from offline_data_cli.values import parse_value
 from offline_data_cli.verbs import DOCUMENTATION
 
-EXAMPLES: dict[str, tuple[str, ...]] = {
+EXAMPLES: dict[str, tuple[str, ...]] = {  # by verb, without the program's name unless in the middle
     "": ("search door human", "download minari:D4RL/door/human-v2", "info door"),
     "list": ("list", "list d4rl --remote --sort size"),
     "search": ("search halfcheetah medium", "search 'd4rl:hopper-*-v2' --max-size 200MB --limit 5"),
@@ -98,7 +98,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ('eval "$(offline-data completion bash)"',),
     "version": ("version",),
 }
-"""Example command lines by verb, without the program's name unless it occurs elsewhere."""
 
 SYNONYMS = {  # synonyms of verbs: their names in other programs
     synonym: verb
@@ -142,7 +141,7 @@ ELSEWHERE: dict[str, str] = {  # hints for words that are not verbs
     "create": "convert PATH --out NAME, or preprocess ID --step … --out NAME",
 }
 
-COMMON: dict[str, str] = {
+COMMON: dict[str, str] = {  # options that `-h` shows, by verb; other verbs show all of theirs
     "search": "limit min_size max_size action",
     "download": "episodes layout images keep_raw force workers dry_run",
     "convert": "source inspect mapping split episodes layout force dry_run",
@@ -153,7 +152,6 @@ COMMON: dict[str, str] = {
     "filter": "out view force",
     "split": "out seed view force",
 }
-"""Parameters of the options that `-h` shows, by verb; other verbs show all of theirs."""
 
 OF_SOURCES: dict[str, str] = {  # an example for each source with its own options
     "atari_dqn": "download atari_dqn:Pong/1 --checkpoints 0:2",
@@ -190,8 +188,7 @@ def _format_examples(examples: Iterable[str]) -> str:
     return "\n  ".join(["Examples:", *lines])
 
 
-_TOPIC = "offline_data_cli.help.topic"
-"""Key of a context: the requested help, which is one of the following or the name of a source."""
+_TOPIC = "offline_data_cli.help.topic"  # key of a context: one of these, or a source's name
 _FULL, _SHORT, _GLOBAL = "--help", "-h", "options"
 _OF = "Options of "
 
@@ -208,8 +205,7 @@ def _sources_of(panel: str) -> list[str]:
 class _Help:
     """Help of a verb or a group: plain text, in panels, without an import for its looks."""
 
-    folded: frozenset[str] = frozenset()
-    """Names of the global options, which only `help options` describes."""
+    folded: frozenset[str] = frozenset()  # global options, which only `help options` describes
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; `-h` requests the short help, a source's name its options."""
@@ -237,7 +233,6 @@ class _Help:
         return panels
 
     def _sources(self, ctx: Any) -> list[str]:
-        """Return the sources with their own options, sorted."""
         return sorted({source for panel in self.panels(ctx) for source in _sources_of(panel)})
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:

@@ -22,6 +22,9 @@ from offline_data.base.urls import redact
 
 PROGRAM = "offline-data"
 
+# The first match applies. What does not exist under its name is 3: a dataset, source, revision,
+# split, episode, leaf, rule, step, setting, function or file. What is not written as it must be is
+# 2: options, verbs, values, malformed ids.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.NotFoundError, 3),
     (errors.UsageError, 2),
@@ -33,16 +36,10 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, 130),
     (BaseException, 1),
 )
-"""Exit code of each error class; the first match applies.
-
-What does not exist under its name is 3: a dataset, source, revision, split, episode, leaf, rule, step,
-setting, function or file. What is not written as it must be is 2: options, verbs, values, malformed ids.
-"""
 
 USAGE = 2
 
-_REPEATED = 1.0
-"""Seconds within which a second signal is ignored: a closing terminal sends it twice."""
+_REPEATED = 1.0  # seconds in which a second signal is ignored: a closing terminal sends it twice
 
 _ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)

@@ -23,10 +23,7 @@ def dataset_id(context: Context, text: str) -> str:
 def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
     """Return a dataset on this disk; raises like `dataset_id` and `locate`.
 
-    Args:
-        context: Settings, and whether to ask questions.
-        text: An id, a path or a name.
-        exact: Whether only a whole name matches, for commands that delete datasets.
+    `exact`: only a whole name matches, for commands that delete datasets.
     """
     from offline_data.formats.names import resolve_name
     from offline_data.store.library import locate

@@ -130,10 +130,7 @@ def say(note: str, mode: Mode = Mode.HUMAN) -> None:
 
 
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
-    """Show planned changes on stderr and ask for confirmation, unless `yes`.
-
-    Raises `UsageError` if there is no terminal to ask in.
-    """
+    """Show planned changes on stderr, and ask unless `yes`; raises `UsageError` if it cannot."""
     if mode is Mode.HUMAN or not yes:
         _print_blocks(blocks, sys.stderr)
     if yes:
@@ -164,8 +161,7 @@ def choose(question: str, options: Sequence[str], hint: str, *, yes: bool) -> st
 class Display:
     """Display settings of this process."""
 
-    layout: Literal["table", "tsv"] | None = None
-    """None: a table in a terminal, tab-separated values in a pipe."""
+    layout: Literal["table", "tsv"] | None = None  # None: a table, or tab-separated in a pipe
     color: Literal["always", "never"] | None = None  # None: in a terminal, unless `NO_COLOR` is set
     truncate: bool = True  # whether tables are truncated to the width of the terminal
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from offline_data.base.errors import OfflineDataError
 
+# Unchanged, `1,234`, `3.5 MiB`, four digits, `12.5 %`.
 Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
-"""Format of a value: unchanged, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ class Result:
     ids: Sequence[str] = ()  # printed with `--quiet`, one per line
     notes: Sequence[str] = ()  # notes on stderr
     code: int = 0  # exit code if not 0 and not that of a failure
-    failures: Sequence[OfflineDataError] = ()
-    """Errors besides the result; all are shown, the first determines the exit code."""
+    failures: Sequence[OfflineDataError] = ()  # shown besides; the first sets the exit code
 
 
 def combine(data: Any, results: Sequence[Result], code: int = 0) -> Result:

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 from offline_data.base.errors import AccessError, NoSpaceError
 
 _ERRORS = "offline_data_cli.plain"
+# ASCII for this program's characters, in streams that cannot encode them
 _PLAIN = {"\u2192": "->", "\u2013": "-", "\u2026": "...", "\u00d7": "x", "\ufffd": "?"}
-"""ASCII replacements for this program's characters in streams that cannot encode them."""
 
 _lost: set[int] = set()
 

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 DOCUMENTATION = "https://offline-data.github.io/offline-data/"
 
+# Printed for a command line without arguments; indented lines can be pasted.
 FIRST_STEPS = f"""\
 Download, check and sample offline-RL datasets.
 
@@ -20,8 +21,7 @@ Documentation: {DOCUMENTATION}
 """
 """Printed for a command line without arguments; indented lines can be pasted."""
 
-Table: TypeAlias = dict[str, tuple[str, str]]
-"""Function of each verb, as `module:name` in `commands`, and what `--help` of all verbs says of it."""
+Table: TypeAlias = dict[str, tuple[str, str]]  # function, as `module:name`, and line of `--help`
 
 VERBS: dict[str, Table] = {  # verbs by panel of `--help`
     "Get": {
@@ -131,7 +131,7 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
     },
 }
 
-HIDDEN: Table = {
+HIDDEN: Table = {  # not listed: others have their output, or they are named where needed
     "card": ("pages:card", "Write a dataset card, README.md in the Hugging Face Hub's format."),
     "compare": ("pages:compare", "Write one HTML page that shows several datasets side by side."),
     "completion": (
@@ -159,7 +159,6 @@ HIDDEN: Table = {
         "Run one worker's share of a plan: tasks I, I + N, I + 2N and so on.",
     ),
 }
-"""Verbs that are not listed: other verbs have their output, or they are printed where they are needed."""
 
 GROUPS: dict[str, tuple[str, str, Table]] = {  # groups of verbs: panel, help text and verbs
     "cache": (

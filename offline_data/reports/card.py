@@ -24,14 +24,13 @@ from offline_data.reports.pictures import Histogram, histograms_of, ranges_of
 from offline_data.store.names import names_in
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
-_LICENCES = {
+_LICENCES = {  # names of the Hub; another licence is `other` with a `license_name`
     "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "cc", "cc0-1.0", "cc-by-2.0",
     "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0",
     "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0",
     "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "gpl", "gpl-2.0", "gpl-3.0", "lgpl",
     "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "odc-by", "odbl", "pddl", "unlicense", "wtfpl",
 }  # fmt: skip
-"""Licences that the Hub knows by these names; another one is `other` with a `license_name`."""
 _MOST_ROWS = 60
 _FILES = 8
 _BLOCKS, _COLUMNS = " ▁▂▃▄▅▆▇█", 16
@@ -60,13 +59,10 @@ def dataset_card(
 ) -> str:
     """Return the text of a dataset card: YAML header, then Markdown.
 
-    Args:
-        info: The dataset.
-        stats: Its statistics.
-        address: Where it is pushed to, in place of its id here.
-        header: Further lines of the header, as JSON values, which YAML reads; `tags` are added.
-            Without `configs`, which name files that the hub can load, its viewer is switched off.
-        picture: Name of a picture in the folder of the card.
+    `address` is where the dataset is pushed to, in place of its id here; `picture` the name of a
+    picture in the folder of the card. `header` has further lines of the header, as JSON values,
+    which YAML reads; its `tags` are added. Without `configs`, which name files that the hub can
+    load, its viewer is switched off.
     """
     size = f"{human_bytes(info.bytes)} on disk"
     blocks = (

@@ -30,15 +30,14 @@ class Environment:
     version: str | None  # version of this package, None if it is not installed
     python: str
     platform: str
-    packages: Mapping[str, str | None]
-    """Version of each package that this one may use; None: not installed."""
+    packages: Mapping[str, str | None]  # versions of what this one may use; None: not installed
+    # Resolved, with `~` for the home directory; for the token only whether there is one. `config`
+    # is the config file that was read, `config_place` its expected location; for `origins` see
+    # `Settings`.
     settings: Mapping[str, Any]
-    """Resolved settings, with `~` for the home directory; for the token only whether there is one.
-    `config` is the config file that was read, `config_place` its expected location; for `origins` see
-    `Settings`."""
     free_bytes: int  # bytes available to this user on the disk of the root
+    # the C extension was built; without it, sampling takes two to four times as long
     compiled_gather: bool
-    """Whether the C extension was built; without it, sampling takes two to four times as long."""
 
 
 @dataclass(frozen=True)

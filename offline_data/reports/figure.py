@@ -1,4 +1,8 @@
-"""One figure of a dataset by matplotlib; the only file that imports it."""
+"""One figure of a dataset by matplotlib; the only file that imports it.
+
+Drawing functions return a `matplotlib.figure.Figure`; they raise `MissingDependencyError` without
+matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +71,10 @@ def require_matplotlib() -> None:
 
 
 def draw(pictures: DatasetPictures) -> Any:
-    """Return a `matplotlib.figure.Figure`; it needs no display.
+    """Return the figure of a dataset; it needs no display.
 
     Panels: returns, lengths and rewards; actions; ranges of observations; a few episodes and the
     coverage of the first two principal components. At the bottom is what could not be drawn.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
     """
     matplotlib = _matplotlib()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
@@ -83,13 +84,9 @@ def draw(pictures: DatasetPictures) -> Any:
 
 
 def draw_lags(found: Alignment) -> Any:
-    """Return a `matplotlib.figure.Figure` of the error at each lag: a panel for each comparison.
+    """Return a panel of the error at each lag for each comparison; a line marks a decided lag.
 
-    A vertical line marks a decided lag.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-        UsageError: No lag could be compared.
+    Raises `UsageError` if no lag could be compared.
     """
     matplotlib = _matplotlib()
     leaves = [leaf for leaf in found.leaves if leaf.errors]
@@ -117,11 +114,7 @@ def draw_lags(found: Alignment) -> Any:
 
 
 def draw_quality(name: str, quality: EpisodeQuality) -> Any:
-    """Return a `matplotlib.figure.Figure` of each column by episode; outliers are orange.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Return a figure of each column by episode; outliers are orange."""
     matplotlib = _matplotlib()
     columns = {key: column for key, column in quality.items() if key in quality.marked}
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
@@ -139,12 +132,7 @@ def draw_quality(name: str, quality: EpisodeQuality) -> Any:
 
 
 def draw_replay(found: Replay) -> Any:
-    """Return a `matplotlib.figure.Figure` of the steps of each episode that were reproduced.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-        UsageError: No episode was played.
-    """
+    """Return a figure of the reproduced steps of each episode; raises `UsageError` without any."""
     matplotlib = _matplotlib()
     if not found.episodes:
         raise UsageError(f"{found.id} has no episode that was played: there is nothing to draw")

@@ -22,10 +22,8 @@ from offline_data.store.names import feature_labels, feature_names
 from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import DatasetReader
 
-COVERAGE_ROWS = 1 << 17
-"""Observations that the principal components are computed of at most, evenly spread."""
-COVERAGE_FEATURES = 512
-"""Numbers in an observation that principal components are computed of at most."""
+COVERAGE_ROWS = 1 << 17  # observations, evenly spread, of which principal components are computed
+COVERAGE_FEATURES = 512  # numbers in an observation of which principal components are computed
 COVERAGE_BINS = 48
 TIMELINE_POINTS = 2000
 MOST_POINTS = 400  # steps of `Curves`
@@ -41,9 +39,9 @@ class Histogram:
     label: str  # `return`, `length`, or a feature: `next/reward`, `action[0]`
     unit: str  # unit of the counts: `episodes` or `transitions`
     counts: NDArray[np.int64]  # `[bins]`; neither the first nor the last is empty
+    # `[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`, the last one also
+    # `edges[-1]`. The ends are the least and the greatest value, unless `discrete`.
     edges: NDArray[np.float64]
-    """`[bins + 1]`, ascending; bin `i` holds `edges[i] <= value < edges[i + 1]`, the last one also
-    `edges[-1]`. The ends are the least and the greatest value, unless `discrete`."""
     discrete: bool  # whether the values are integers, with one bin for each, that begins there
     not_finite: int  # values that are NaN or infinite, which no bin holds
 
@@ -58,12 +56,12 @@ class Ranges:
     """Range of each number in an observation leaf."""
 
     label: str  # TED key, parts joined by `/`
+    # `[F]`: `[0]`, `[1]`, … or `[0, 2]`, then the source's name of it, if any; the empty text for a
+    # leaf of one number.
     names: tuple[str, ...]
-    """`[F]`: `[0]`, `[1]`, … or `[0, 2]`, then the source's name of it, if any; the empty text for a
-    leaf of one number."""
+    # `[F, levels]` at `DatasetPictures.levels`, of which the first is the minimum and the last the
+    # maximum; NaN where no value is finite.
     quantiles: NDArray[np.float64]
-    """`[F, levels]` at `DatasetPictures.levels`, of which the first is the minimum and the last
-    the maximum; NaN where no value is finite."""
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
 
@@ -77,8 +75,8 @@ class Timeline:
     every: int
     step: NDArray[np.int64]  # `[n]` last step of each point, from 0
     reward: NDArray[np.float64]  # `[n]` mean reward of the steps of a point
+    # `[n]` undiscounted sum of the rewards up to and including that step; NaN from the first NaN on
     cumulated: NDArray[np.float64]
-    """`[n]` undiscounted sum of the rewards up to and including that step; NaN from the first NaN on."""
     terminated: NDArray[np.int64]  # steps with the flag set, the first 1000
     truncated: NDArray[np.int64]
 
@@ -92,10 +90,9 @@ class Coverage:
     """
 
     counts: NDArray[np.int64]  # `[bins, bins]`: along the first component, then the second
-    edges: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """`[bins + 1]` of each component, in standard deviations of one number."""
+    edges: tuple[NDArray[np.float64], NDArray[np.float64]]  # `[bins + 1]`, in standard deviations
+    # shares of the variance in [0, 1]; of one number, the second is 0
     explained: tuple[float, float]
-    """Share of the variance of each component, in [0, 1]; the second is 0 if there is one number."""
     components: NDArray[np.float64]  # `[2, F]` unit vectors
     names: tuple[str, ...]  # `[F]` names of the numbers: `observation[0]`
     rows: int  # number of observations counted; those with NaN or infinity are not
@@ -122,18 +119,14 @@ class DatasetPictures:
     stats: DatasetStats
     returns: Histogram | None  # of the undiscounted returns of episodes; None if none is finite
     lengths: Histogram | None
-    rewards: tuple[Histogram, ...]
-    """One for each number of the reward, or of the leaf that was given to `select`."""
+    rewards: tuple[Histogram, ...]  # of each number of the reward, or of the leaf given to `select`
     actions: tuple[Histogram, ...]  # one for each number of the action
     ranges: tuple[Ranges, ...]  # one for each observation leaf
-    timelines: tuple[Timeline, ...]
-    """Of the episodes with the least to the greatest return, evenly spread by rank."""
+    timelines: tuple[Timeline, ...]  # episodes of least to greatest return, evenly spread by rank
     coverage: Coverage | None
-    left_out: tuple[tuple[str, str], ...]
-    """Pictures, or leaves of them, that are missing, and the reason."""
+    left_out: tuple[tuple[str, str], ...]  # missing pictures, or leaves of them, and the reason
     levels: tuple[float, ...] = QUANTILES
-    curves: tuple[Curves, ...] = ()
-    """One for each leaf given to `select`, over the episode of the median return."""
+    curves: tuple[Curves, ...] = ()  # of each leaf given to `select`; episode of the median return
 
 
 def summarise(
@@ -145,15 +138,9 @@ def summarise(
 ) -> DatasetPictures:
     """Compute the pictures of a dataset, with the pass over all rows of `dataset_stats`.
 
-    Then only rewards of a few episodes are read, and up to `COVERAGE_ROWS` observations, twice.
-
-    Args:
-        reader: Of the dataset.
-        stats: Those of the whole dataset, if they are known.
-        episodes: Number of timelines.
-
-    Raises:
-        ManifestError: A file is missing or damaged.
+    Then only rewards of `episodes` timelines are read, and up to `COVERAGE_ROWS` observations,
+    twice. `stats` are those of the whole dataset, if they are known. Raises `ManifestError` if a
+    file is missing or damaged.
     """
     found = dataset_stats(reader, progress) if stats is None else stats
     observed = {"/".join(key) for key in (*reader.observation_leaves, *reader.manifest.two_copies)}
@@ -232,10 +219,7 @@ def select(
     leaf: str | None = None,
     kind: str | None = None,
 ) -> DatasetPictures:
-    """Return the pictures of a leaf, or of a kind of picture; None: of all.
-
-    Raises `UsageError` if there are none.
-    """
+    """Return the pictures of a leaf, or a kind; None: of all. Raises `UsageError` without any."""
     every = drawable(pictures)
     wanted = {pair for pair in every if leaf in {None, pair[0]} and kind in {None, pair[1]}}
     if not wanted:
@@ -386,10 +370,7 @@ def timeline(reader: DatasetReader, episode: int, points: int = TIMELINE_POINTS)
 
 
 def speeds(reader: DatasetReader, key: Key, episode: int, points: int) -> NDArray[np.float64]:
-    """Return the largest `|x[t + 1] - x[t]|` of up to `points` equal parts of an episode.
-
-    Values that are not finite are ignored; reads some rows at a time.
-    """
+    """Return the largest finite `|x[t + 1] - x[t]|` of up to `points` equal parts of an episode."""
     begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
     size = prod(reader.leaves[key].shape)
     every = max(1, -(-(length - 1) // points))

@@ -25,12 +25,8 @@ def write_film(film: Film, path: Path, fps: float) -> None:
 
     MP4 is H.264 in 4:2:0, lossy; odd sides get a last row or column repeated, because the format
     needs even ones. GIF has 256 colours a frame, exact for images of no more, and steps of 10 ms:
-    `fps` is rounded to that. Frames are read and encoded one by one.
-
-    Args:
-        film: Its frames are used up.
-        path: File to write; an existing one is replaced.
-        fps: Frames a second, up to `FASTEST`.
+    `fps`, up to `FASTEST`, is rounded to that. Frames are read and encoded one by one, and used up;
+    an existing file is replaced.
 
     Raises:
         UsageError: Another suffix, or `fps` is out of range.
@@ -67,10 +63,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def open_rerun(film: Film, rewards: Any, name: str) -> None:
-    """Open rerun's viewer with the frames and rewards of an episode on a timeline of steps.
-
-    `rewards` are `[T]`. Raises `MissingDependencyError` without rerun.
-    """
+    """Open rerun with frames and rewards `[T]` by step; raises `MissingDependencyError`."""
     try:
         import rerun
     except ImportError as error:

@@ -39,8 +39,7 @@ from offline_data.testing.toy import TABLES, assert_same_batch
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch
 
-BUDGETS = (1, 700, 10_000, 1 << 50)
-"""Budgets of a part in bytes: one episode, a few, some more, all."""
+BUDGETS = (1, 700, 10_000, 1 << 50)  # of a part in bytes: one episode, a few, some more, all
 DAMAGED = 25  # bytes that are changed, one after the other, by the test of damaged files
 
 

@@ -121,13 +121,10 @@ def assert_same_batch(found: EpisodeBatch, expected: EpisodeBatch) -> None:
 
 @dataclass(frozen=True)
 class ToyRaw(RandomAccess):
-    """Episodes of `toy_batch`, `per_part` in each part, optionally failing.
+    """Episodes of `toy_batch`, `per_part` in each part, each read in `seconds`; optionally failing.
 
-    Args:
-        seconds: Time to read a part.
-        fails_at: Episode that cannot be read.
-        dies_at: Episode at which the reading process exits immediately, unless it is `parent`.
-        threaded: Whether it claims to use all cores.
+    Episode `fails_at` cannot be read. The reading process exits at episode `dies_at`, unless it is
+    `parent`. `threaded`: it claims to use all cores.
     """
 
     lengths: tuple[int, ...]
@@ -158,12 +155,9 @@ class ToyRaw(RandomAccess):
 def write_tokens(
     folder: Path, documents: Sequence[Sequence[int]], prompts: Sequence[int] | None = None
 ) -> Path:
-    """Write a dataset of documents of tokens, without a tokenizer; returns its directory.
+    """Write `documents` of tokens as a dataset without a tokenizer; returns its directory.
 
-    Args:
-        folder: The directory.
-        documents: Tokens of each document.
-        prompts: Tokens of each document's prompt; None: there are no prompts.
+    `prompts` are numbers of tokens of each document's prompt; None: there are no prompts.
     """
     lengths = np.array([len(one) for one in documents], np.int64)
     ids = np.concatenate([np.array(one, np.int32) for one in documents])

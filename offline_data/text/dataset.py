@@ -35,16 +35,10 @@ from offline_data.text.tokenizer import CHAT_LIMITS, EncodedTexts, Tokenizer, lo
 class TextDataset(RawDataset):
     """Files of text, each a shard; tokenized while they are read.
 
-    Args:
-        raw: Folder of the files.
-        files: Relative paths and sizes.
-        options: Options; the form and the columns may still be unknown.
-        name: Name of the dataset on the hub, for its preset.
-        licence: That of its card.
-        skip_bad: Whether rows that are not of the form are left out.
-
-    Raises:
-        FormatError: No tokenizer is named, or the form of the first file is unknown.
+    `files` are paths relative to `raw`, and sizes. The form and the columns in `options` may still
+    be unknown; `name` is that of a dataset on the hub, for its preset, `licence` that of its card.
+    With `skip_bad`, rows that are not of the form are left out. Raises `FormatError` if no tokenizer
+    is named, or the form of the first file is unknown.
     """
 
     def __init__(
@@ -82,11 +76,9 @@ class TextDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """Return the files in order."""
         return [Shard(name, (name,), bytes=size) for name, size in self._files]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read and tokenize a file, `rows.ROWS` rows at a time."""
         path = self._raw / shard.files[0]
         tokenizer, row, empty, seen, other = self._tokenizer(), 0, 0, 0, 0
         options = self._resolve_form(path, column_names(path))
@@ -251,10 +243,8 @@ def _measure_prompts(
     ```
     whole    <s> p0 p1 c0 c1 </s>        before = 1, after = 1
     given        p0 p1                   the prompt alone, without special tokens
-    prompt   <s> p0 p1
+    prompt   <s> p0 p1                   all of a document that was cut off within its prompt
     ```
-
-    A document that was cut off within its prompt has no completion: it is all prompt.
     """
     room = np.maximum(whole.lengths - before - after, 0)
     counts = np.minimum(given.lengths, room)

@@ -24,8 +24,7 @@ from offline_data.store.reader import DatasetReader
 if TYPE_CHECKING:
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 
-IGNORED = -100
-"""Label of tokens that are not learnt: padding and prompts; torch's cross entropy ignores it."""
+IGNORED = -100  # label of padding and prompts, which torch's cross entropy ignores
 
 _TOKENS, _MASK = ("input_ids",), ("completion_mask",)
 
@@ -99,7 +98,6 @@ class Documents:
         self.numbers = there if numbers is None else there[_numbers(numbers, len(there))]
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self.numbers)
 
     @property

@@ -27,8 +27,7 @@ class RowTexts:
     """Documents of some rows: one of each, or two of each pair, the chosen one first."""
 
     texts: list[str]  # whole documents
-    prompts: list[str] | None
-    """The beginning of each that is given, not learnt; None: the form has none."""
+    prompts: list[str] | None  # their beginnings, given, not learnt; None: the form has none
     rows: list[int]  # row of the file that each comes from
     scores: list[float] | None  # score of each; None: there is no such column
     empty: list[int]  # rows without text, which have no document
@@ -46,8 +45,7 @@ class Preset:
     separator: str = ""
     summary: str = ""
     config: str = ""  # configuration that is read if an id names none
-    splits: Mapping[str, str] = field(default_factory=dict)
-    """The split that a usual name means: `{"train": "train_sft"}`."""
+    splits: Mapping[str, str] = field(default_factory=dict)  # by usual name: `train` is `train_sft`
 
 
 PRESETS: dict[str, Preset] = {  # datasets whose form is known; any other can be named, too
@@ -110,14 +108,8 @@ def resolve_form(
 ) -> TextOptions:
     """Return options with a form, columns and separator: the user's, the preset's, or by names.
 
-    Args:
-        options: The user's.
-        name: Name of the dataset on the hub.
-        columns: Names of the columns there are.
-        where: File, for messages.
-
-    Raises:
-        FormatError: A column of the form is missing, or the form cannot be told.
+    `name` is that of the dataset on the hub, `where` the file with `columns`, for messages. Raises
+    `FormatError` if a column of the form is missing, or the form cannot be told.
     """
     _check_columns(options, options.columns or (), columns, where, "which was named")
     preset = PRESETS.get(name)
@@ -166,14 +158,10 @@ def _form_of(options: TextOptions, columns: Sequence[str], where: str) -> Form:
 def documents(
     columns: Columns, first: int, options: TextOptions, chat: Chat, *, scored: bool
 ) -> RowTexts:
-    """Return the documents of some rows.
+    """Return the documents of some rows, of which `first` is the number of the first in the file.
 
-    Args:
-        columns: The rows: the columns of the form, and that of scores.
-        first: Number of the first one in the file.
-        options: Resolved options.
-        chat: Writes a conversation with the chat template of the tokenizer.
-        scored: Whether rows have scores; those without one then have NaN.
+    `columns` are those of the form, and that of scores; if `scored`, rows without a score have NaN.
+    `chat` writes a conversation with the chat template of the tokenizer. `options` are resolved.
     """
     form = options.form or "text"
     count = len(next(iter(columns.values()), []))
@@ -229,13 +217,13 @@ def _of_messages(row: dict[str, Any], separator: str, chat: Chat) -> list[tuple[
     return [_conversation(row["messages"], "messages", chat)]
 
 
+# Documents of a row, each with the prompt that it begins with.
 _PARTS: dict[Form, Callable[[dict[str, Any], str, Chat], list[tuple[str, str]]]] = {
     "text": _of_text,
     "prompt": _of_prompt,
     "pairs": _of_pair,
     "messages": _of_messages,
 }
-"""Documents of a row, each with the prompt that it begins with."""
 
 
 def _conversation(messages: Any, role: str, chat: Chat) -> tuple[str, str]:

@@ -47,14 +47,12 @@ if TYPE_CHECKING:
 class _DocumentRule(Rule):
     """A rule on sums over the tokens of each document, which blocks add to."""
 
-    sums: ClassVar[list[int]]
-    """Rows of `TokenBlock.sums` that it needs; each is 8 bytes of memory per document."""
+    sums: ClassVar[list[int]]  # rows of `TokenBlock.sums`; each is 8 bytes a document
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         return token_leaves(reader)
 
     def measure(self, block: RowBlock, key: Key) -> list[tuple[int, Sums]]:
-        """Return the first document of the block and the sums of those in it."""
         tokens = TokenBlock.of(block, key)
         return [(tokens.first, tokens.sums[self.sums])]
 
@@ -344,7 +342,6 @@ class SpecialTokensInside(Rule):
         return token_leaves(reader) if _marks(reader.manifest) else ()
 
     def measure(self, block: RowBlock, key: Key) -> Tally | None:
-        """Look for marks anywhere, then where they are in their documents."""
         marks, tokens = _marks(block.reader.manifest), TokenBlock.of(block, key)
         at = np.isin(tokens.ids, list(marks)) & tokens.inside
         at &= (tokens.places > 0) & (tokens.places < tokens.lengths - 1)
@@ -422,7 +419,6 @@ class NoEndOfText(Rule):
         return found if found and known and not refused and not _has_turns(reader) else ()
 
     def measure(self, block: RowBlock, key: Key) -> Tally | None:
-        """Look at the last tokens of documents that are whole."""
         reader, tokens = block.reader, TokenBlock.of(block, key)
         cut = np.asarray(reader.episodes[("truncated",)])[block.episodes]
         last = tokens.inside & (tokens.places == tokens.lengths - 1)

@@ -29,10 +29,9 @@ class HubText(HubTextCatalog, Source):
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """List the data files of a dataset at a commit; `with_options` chooses the split.
 
-        Raises:
-            NotFoundError: No such dataset, or it has no data files.
-            FormatError: It is a script, which is not run.
-            OfflineError, NetworkError, AuthError: The hub is not queried, or does not answer.
+        Raises `NotFoundError` without such a dataset or data files, `FormatError` for a script,
+        which is not run, and `OfflineError`, `NetworkError` or `AuthError` if the hub does not
+        answer.
         """
         repository, _ = _parts(name)
         try:
@@ -97,11 +96,9 @@ class TextFiles(Source):
     takes = ("text",)
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """Return nothing: there is no list."""
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Raise `NotFoundError`: such datasets are converted, not downloaded."""
         del revision, settings
         raise NotFoundError(
             f"There is no text:{name}: text files are converted",

@@ -34,8 +34,8 @@ _WORDS = {  # words in file names that mean a split; other splits have their own
     "test": ("test", "testing", "eval", "evaluation"),
 }
 
+# as `push_to_hub` writes them; others of the same split hold the same rows, most likely
 _SHARD = re.compile(r"data/[^/]*-\d{5}-of-\d{5}[^/]*")
-"""Files as `push_to_hub` writes them; others of the same split hold the same rows, most likely."""
 
 _METADATA = {  # files that `datasets` writes beside the data
     "config.json",
@@ -67,19 +67,12 @@ def data_files(paths: Iterable[str]) -> list[str]:
 def files_of_config(
     paths: Sequence[str], card: Mapping[str, Any], config: str, where: str
 ) -> tuple[list[str], Splits | None]:
-    """Return the files of a configuration, and its splits if the card names them.
+    """Return the files of a configuration among `paths`, and its splits if the card names them.
 
-    Without a card it is a folder, or the beginning of the names of files.
-
-    Args:
-        paths: Data files of the dataset.
-        card: Metadata of the card.
-        config: Name of the configuration; empty: the default one, or all files if there is no card.
-        where: Id of the dataset, for messages.
-
-    Raises:
-        NotFoundError: There is no such configuration, or several and no default.
-        FormatError: The card's `configs` are not of the form above.
+    Without a card it is a folder, or the beginning of the names of files. An empty `config` is the
+    default one, or all files without a card. `where` is the dataset, for messages. Raises
+    `NotFoundError` without such a configuration, or for several and no default, and `FormatError`
+    if the card's `configs` are not of the form above.
     """
     configs = {one["config_name"]: one for one in _configs(card, where)}
     config = "" if config == "default" and not configs else config
@@ -107,8 +100,7 @@ def files_of_split(
 ) -> list[str]:
     """Return the files of a split; all, if it is empty or `all`, or nothing names any split.
 
-    Raises:
-        NotFoundError: There is no such split, or the names of files do not say which one it is.
+    Raises `NotFoundError` if there is none, or the names of files do not say which it is.
     """
     named_so = split in (splits or {}) or any(_split_of(path) == split for path in paths)
     if not split or (split == ALL_SPLITS and not named_so):

@@ -30,11 +30,9 @@ from offline_data.store.publish import dataset_lock
 
 
 class TextRows:
-    """Rows of files, one after the other; read anew in each iteration.
+    """Rows of files, one after the other, at most `most`; read anew in each iteration.
 
-    Args:
-        files: Returns files with one of the suffixes of `readers.rows`; called once.
-        most: Rows; None: all.
+    `files`, called once, returns files with one of the suffixes of `readers.rows`.
     """
 
     def __init__(self, files: Callable[[], Sequence[Path]], most: int | None = None) -> None:
@@ -76,9 +74,7 @@ def published_rows(
 def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> tuple[TextRows, str]:
     """Return the rows of a split that `DatasetDict.save_to_disk` wrote, and their fingerprint.
 
-    Raises:
-        NotFoundError: No such folder or split.
-        FormatError: It is not what `datasets` writes.
+    Raises `NotFoundError` without such a folder or split, `FormatError` for other content.
     """
     del settings
     folder = Path(name).expanduser()
@@ -105,15 +101,11 @@ def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> t
 def stored_tokens(
     name: str, batches: Callable[[], Iterator[dict[str, Any]]], settings: Settings
 ) -> Path:
-    """Return the directory of the dataset `local:tokens/NAME`, in layout `ted`, writing it if needed.
+    """Return the dataset `local:tokens/NAME`, in layout `ted`, writing it if needed.
 
-    Args:
-        name: Differs for other tokens.
-        batches: Yields columns `[n, …]` with `input_ids`; called if the dataset is not there, by one
-            process at a time.
-
-    Raises:
-        NotFoundError: There is no row.
+    `name` differs for other tokens. `batches` yields columns `[n, …]` with `input_ids`; it is
+    called if the dataset is not there, by one process at a time. Raises `NotFoundError` without a
+    row.
     """
     target = DatasetId("local", f"tokens/{name}", None)
     entry = find(settings.root, target)

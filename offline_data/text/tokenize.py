@@ -29,8 +29,7 @@ from offline_data.store.layout import TED
 from offline_data.store.reader import DatasetReader
 
 _ROWS = 1000  # rows that are tokenized at once
-_MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})
-"""Roots of leaves of the dataset that are not tokens."""
+_MADE = frozenset({"done", "terminated", "truncated", "next", "episode"})  # roots of other leaves
 _TEXTS = ("text", "prompt", "label", "valid_sample")  # columns that are not kept, as in TorchRL
 _PAIR = ("prompt", "chosen", "rejected")
 
@@ -385,10 +384,7 @@ class TokenizedDatasetLoader:
 
 
 def _identity(function: Any) -> str:
-    """Return what identifies a function or class: the name of ours, a digest of others' code.
-
-    Raises `UsageError`.
-    """
+    """Return what identifies a function: ours by name, others by digest; raises `UsageError`."""
     module = getattr(function, "__module__", None) or ""
     if module.partition(".")[0] == "offline_data" and hasattr(function, "__qualname__"):
         return f"{module}.{function.__qualname__}"

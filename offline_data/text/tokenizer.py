@@ -37,8 +37,7 @@ TOKENIZER_HINT = (  # hint where no tokenizer was named
     'text = { tokenizer = "gpt2" }'
 )
 
-_PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")
-"""Tokens that pad where a tokenizer does not name one."""
+_PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "</s>")  # pad where a tokenizer names none
 
 _MARKS = {  # usual names of tokens that mark beginning, end and padding, by role
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
@@ -59,8 +58,7 @@ CHAT_LIMITS = (2 << 30, 30.0)  # the same to apply a chat template to the rows t
 _ENCODE_LIMITS = (2 << 30, 60.0)  # the same to tokenize texts, without what each character adds:
 _BYTES_PER_CHARACTER, _CHARACTERS_PER_SECOND = 256, 20_000
 
-_PANIC = "PanicException"
-"""Type of a panic of the Rust code of `tokenizers`, for a damaged tokenizer; not an `Exception`."""
+_PANIC = "PanicException"  # a panic in Rust, for a damaged tokenizer; not an `Exception`
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,9 @@ class EncodedTexts:
 class Tokenizer:
     """A fast tokenizer and what the manifest says of it.
 
-    Args:
-        backend: A `tokenizers.Tokenizer`.
-        chat: A `transformers` tokenizer with a chat template; None: there is none.
-        pad: Token id that pads; None: one of the usual tokens, or 0.
-        about: Name and revision, for the manifest.
+    `backend` is a `tokenizers.Tokenizer`, `chat` one of `transformers` with a chat template, if
+    there is one; `pad` the token id that pads, by default one of the usual tokens, or 0; `about`
+    name and revision, for the manifest.
     """
 
     def __init__(
@@ -94,14 +90,13 @@ class Tokenizer:
         self.special = frozenset(
             token.content for token in backend.get_added_tokens_decoder().values() if token.special
         )
-        self.before, self.after = _added_tokens(backend)
-        """Token ids that the tokenizer adds before and after each text."""
+        self.before, self.after = _added_tokens(backend)  # token ids added around each text
         marks = self._marks(chat)
         if max(self.pad, *marks.values(), 0) > _MOST_ID:
             raise FormatError(f"token ids beyond {_MOST_ID:,}")
         content = hashlib.sha256(backend.to_str().encode())
+        # without the settings that stand beside `tokenizer.json`, as earlier versions had it
         self.file_sha256 = content.hexdigest()
-        """Digest without the settings that stand beside `tokenizer.json`, as earlier versions had it."""
         settings = (self.pad, marks, getattr(chat, "chat_template", None) or None)
         if settings != (usual_pad, self._marks(), None):
             content.update(json.dumps(settings, sort_keys=True).encode())
@@ -129,17 +124,11 @@ class Tokenizer:
     def encode(
         self, texts: Sequence[str], max_length: int | None = None, *, special: bool = True
     ) -> EncodedTexts:
-        """Tokenize texts on all cores.
+        """Tokenize texts on all cores, with special tokens if `special`.
 
-        Args:
-            texts: Documents.
-            max_length: Tokens kept of each, the first ones, with the special tokens that the
-                tokenizer adds; None: all.
-            special: Whether to add special tokens.
-
-        Raises:
-            UsageError: The special tokens alone fill `max_length`.
-            FormatError: A text is not Unicode (a lone surrogate), or the tokenizer fails on one.
+        Keeps the first `max_length` tokens of each, with the special ones that the tokenizer adds;
+        None: all. Raises `UsageError` if special tokens alone fill `max_length`, `FormatError` if a
+        text is not Unicode (a lone surrogate), or the tokenizer fails on one.
         """
         added = self._backend.num_special_tokens_to_add(is_pair=False) if special else 0
         if max_length is not None and max_length <= added:
@@ -173,12 +162,8 @@ class Tokenizer:
     def choose_end(self, eos: Eos | None, *, special: bool = True) -> int | None:
         """Return the token to append to documents, if any; see `TextOptions.eos`.
 
-        Args:
-            eos: Whether to append one.
-            special: Whether the tokenizer adds special tokens to the documents.
-
-        Raises:
-            UsageError: One is requested, and the tokenizer names none.
+        `special`: whether the tokenizer adds special tokens to the documents. Raises `UsageError`
+        if one is requested, and the tokenizer names none.
         """
         token: int | None = self.about["special"].get("eos")
         if eos == "yes" and token is None:
@@ -190,15 +175,10 @@ class Tokenizer:
         return token if wanted and not (special and token in self.after) else None
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
-        """Return a conversation as the tokenizer's chat template writes it.
+        """Return a conversation, `role` and `content` of each turn, by the chat template.
 
-        Args:
-            messages: `role` and `content` of each turn.
-            prompt: Whether the beginning of an assistant's turn follows.
-
-        Raises:
-            UsageError: There is no template.
-            FormatError: It does not accept the conversation.
+        `prompt`: the beginning of an assistant's turn follows. Raises `UsageError` without a
+        template, `FormatError` if it does not accept the conversation.
         """
         if self._chat is None or not self._chat.chat_template:
             raise UsageError(

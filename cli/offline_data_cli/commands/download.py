@@ -322,11 +322,7 @@ def check_plan(plan: Path | None, others: Mapping[str, bool], *, plan_only: bool
 def executor_of(
     engine: Engine, address: str | None, workers: int | None, plan: Path | None
 ) -> "Executor | None":
-    """Return the executor of tasks; None: chosen automatically.
-
-    Raises:
-        UsageError: Incompatible arguments.
-    """
+    """Return the executor, None: chosen automatically; raises `UsageError` for a conflict."""
     if engine is Engine.local:
         if address is not None:
             raise UsageError("--address requires --engine ray", hint="add --engine ray")

@@ -24,21 +24,18 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
     from offline_data.store.reader import DatasetReader
 
-_MOST_FILES, _MOST_ITEMS = 8, 6
-"""Maximum number of files, and of array items, in the output; `--json` has them all."""
+_MOST_FILES, _MOST_ITEMS = 8, 6  # files, and items of an array, in the output; `--json` has all
 _MOST = 1 << 24  # maximum batch size in transitions
+# characters of a parameter's value, of decoded tokens; `--json` has all
 _LONGEST, _LONGEST_TEXT = 60, 200
-"""Maximum length of a parameter's value, and of decoded tokens, in characters; `--json` has all."""
 
 Rows = Annotated[int, count("Number of transitions.", "-n")]
 Seed = Annotated[int | None, option("Seed of the random rows.", metavar="N", min=0)]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
 
-_INTERNAL = ("recipe", "fingerprint", "next_too")
-"""Recorded options that are shown elsewhere, or only identify a dataset."""
+_INTERNAL = ("recipe", "fingerprint", "next_too")  # options shown elsewhere, or of identity
 _UNITS = {"fps": "Hz", "max_episode_steps": "steps"}
-_QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}
-"""Quantiles in the output; `--json` has more."""
+_QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}  # `--json` has more
 
 
 def info(

@@ -152,9 +152,8 @@ def browse(
 def find_decoder(root: Path, manifest: "Manifest", named: str | None = None) -> "Decode | None":
     """Return what turns the tokens of a dataset into text; None: no tokens, or none on this disk.
 
-    A tokenizer that was a file is where it was when a dataset under `root` was made with it.
-
-    Raises `NotFoundError` and others of `load_tokenizer` if the tokenizer is `named`.
+    A tokenizer that was a file is where it was when a dataset under `root` was made with it. If it
+    is `named`, raises as `load_tokenizer`.
     """
     about = manifest.about.get("tokenizer")
     known: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
@@ -198,10 +197,7 @@ def new_file(out: str, force: bool, name: str = "--out") -> Path:
 
 
 def new_figure(out: str | None, force: bool) -> Path | None:
-    """Return the path of a figure to write, if one is requested; raises like `new_file`.
-
-    Raises `MissingDependencyError` without matplotlib: before data are read.
-    """
+    """Return the path of a figure to write, if any; raises as `new_file` or without matplotlib."""
     from offline_data.reports.figure import check_format, require_matplotlib
 
     if out is None:

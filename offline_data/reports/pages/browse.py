@@ -53,11 +53,9 @@ _T = TypeVar("_T")
 
 LOOPBACK = "127.0.0.1"
 
-_PICTURES, _PICTURE_BYTES = 400, 6 << 20
-"""Pictures of each image leaf of an episode, and bytes of all of them."""
+_PICTURES, _PICTURE_BYTES = 400, 6 << 20  # of each image leaf of an episode, bytes of all
 _EPISODES = 50  # episodes on a page of their table
-_AT_ONCE = 1 << 29
-"""Bytes of a dataset whose statistics are computed when its page is opened, without a click."""
+_AT_ONCE = 1 << 29  # bytes of a dataset whose statistics are computed without a click
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -72,13 +70,9 @@ _HEADERS = {
 class DatasetServer(ThreadingHTTPServer):
     """Serves pages until `shutdown` is called, or `serve_forever` is interrupted.
 
-    Args:
-        settings: Its root's datasets are shown.
-        port: Port of the loopback address; 0: any free one.
-        find_decoder: Returns what turns tokens of a dataset into text, if it is on this disk.
-
-    Raises:
-        AccessError: The port cannot be used.
+    Shows the datasets of the root of `settings`. `port` is one of the loopback address, 0: any free
+    one; raises `AccessError` if it cannot be used. `find_decoder` returns what turns tokens of a
+    dataset into text, if it is on this disk.
     """
 
     daemon_threads = True

@@ -1,6 +1,7 @@
 """Charts as elements of a page: their numbers as JSON, which the page's own script draws.
 
 Values that are not finite become `null`, and are not drawn; others have six significant digits.
+`note` is a remark after the title, `series` are by name; `edges` and `steps` ascend.
 """
 
 from __future__ import annotations
@@ -28,16 +29,9 @@ def bars(
     note: str = "",
     share: bool = False,
 ) -> Html:
-    """Return a histogram, or several over each other.
+    """Return a histogram, or several over each other: counts, or shares in [0, 1], `[bins]`.
 
-    Args:
-        title: Title above the chart.
-        edges: Edges of the bins, `[bins + 1]`, ascending.
-        series: Counts or shares of each bin, `[bins]`, by name.
-        x: Quantity and unit below the axis.
-        y: What is counted.
-        note: Remark after the title.
-        share: Whether the values are shares in [0, 1], not counts.
+    `edges` are `[bins + 1]`; `x` is the quantity and unit below the axis, `y` what is counted.
     """
     data = {"x": x, "y": y, "share": share, "edges": numbers(edges), "series": _series(series)}
     return _chart("bars", title, note, data)
@@ -66,14 +60,9 @@ def lines(
     marks: Sequence[tuple[int, str]] = (),
     note: str = "",
 ) -> Html:
-    """Return curves over the steps of an episode, each with its name at its end.
+    """Return curves, values `[n]` at `steps` `[n]` of an episode, each with its name at its end.
 
-    Args:
-        title: Title above the chart.
-        steps: Step of each point, `[n]`, ascending.
-        series: Values of each curve, `[n]`, by name.
-        marks: Steps with a vertical line, and its label.
-        note: Remark after the title.
+    `marks` are steps with a vertical line, and its label.
     """
     data = {"steps": numbers(steps), "series": _series(series), "marks": list(marks)}
     return _chart("lines", title, note, {"x": "step", **data})
@@ -82,17 +71,10 @@ def lines(
 def heat(
     title: str, steps: ArrayLike, labels: Sequence[str], values: ArrayLike, *, note: str = ""
 ) -> Html:
-    """Return a row of colours for each feature over the steps of an episode.
+    """Return a row of colours for each of `values` `[features, n]` over `steps` of an episode.
 
-    The colours of a row go from its least to its greatest value, in 254 levels; where there are more
-    than `HEAT_CELLS`, every other step, or fewer, is drawn.
-
-    Args:
-        title: Title above the chart.
-        steps: Step of each column, `[n]`, ascending.
-        labels: Name of each feature.
-        values: `[features, n]`.
-        note: Remark after the title.
+    The colours of a row go from its least to its greatest value, in 254 levels; where there are
+    more than `HEAT_CELLS`, every other step, or fewer, is drawn.
     """
     array = np.asarray(values, np.float64)
     every = -(-array.size // HEAT_CELLS)

@@ -29,8 +29,7 @@ from offline_data.store.library import Entry
 from offline_data.store.names import feature_names
 from offline_data.store.reader import DatasetReader, open_reader
 
-_BINS = 32
-"""Bins that several datasets share: fewer than those of a histogram, so that these seldom split."""
+_BINS = 32  # bins that datasets share: fewer than those of a histogram, so that these seldom split
 _MOST_DRAWN = 12
 _ABOUT = (
     "Largest distance first: Wasserstein-1, divided by the range over all datasets; 0 is equal, 1 is "
@@ -41,14 +40,10 @@ _ABOUT = (
 def compare_page(
     entries: Sequence[Entry], *, workers: int = 1, progress: Progress = SILENT
 ) -> bytes:
-    """Return a page that shows datasets side by side; reads each twice, in bounded memory.
+    """Return a page that shows two or more different datasets side by side.
 
-    Args:
-        entries: The datasets, two at least; each once.
-        workers: Threads that check them.
-
-    Raises:
-        ManifestError, FormatError: A file is missing or damaged.
+    Reads each twice, in bounded memory. Raises `ManifestError` or `FormatError` if a file is
+    missing or damaged.
     """
     readers = [open_reader(entry.path) for entry in entries]
     infos = [entry_info(entry) for entry in entries]

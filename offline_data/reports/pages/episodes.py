@@ -59,8 +59,8 @@ class ExampleEpisode:
     steps: NDArray[np.int64]  # steps that have a point in each curve
     curves: tuple[Curves, ...]
     frames: tuple[Frames, ...]
+    # Text leaves: key, and the steps at which the text changes, with the text from there on.
     texts: tuple[tuple[str, tuple[tuple[int, str | None], ...]], ...]
-    """Text leaves: key, and the steps at which the text changes, with the text from there on."""
     notes: tuple[str, ...]  # a sentence for each value that is not shown
 
 
@@ -92,21 +92,12 @@ def read_episode(
     side: int = SIDE,
     budget: int = 1 << 20,
 ) -> ExampleEpisode:
-    """Read steps `[first, stop)` of an episode.
+    """Read steps `[first, stop)` of an episode, by default all; its number counts from 0.
 
-    Args:
-        reader: The dataset.
-        number: Number of the episode, counted from 0.
-        first: First step.
-        stop: End of the steps; None: of the episode.
-        points: Steps in a curve at most; evenly spaced, the first and the last among them.
-        pictures: Pictures of each image leaf at most, evenly spaced.
-        side: Length in pixels to which the longer side of a picture is reduced.
-        budget: Bytes of all pictures at most; there are fewer where it is not enough.
-
-    Raises:
-        NotFoundError: There is no such episode or step.
-        FormatError: An image cannot be decoded.
+    Each curve has at most `points` steps, each image leaf `pictures`, evenly spaced, the first and
+    the last among the points. A picture's longer side is reduced to `side` pixels; there are fewer
+    where all of them would take more than `budget` bytes. Raises `NotFoundError` without such an
+    episode or step, `FormatError` if an image cannot be decoded.
     """
     if not 0 <= number < reader.episode_count:
         raise NotFoundError(f"{reader.manifest.id} has no episode {number}")

@@ -18,8 +18,8 @@ _VOID = frozenset({"br", "img", "input", "link", "meta"})  # elements without an
 
 _LONGEST = 10_000  # maximum length of a text in characters
 
+# Control characters, bidirectional overrides and lone surrogates.
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, bidirectional overrides and lone surrogates."""
 
 
 class Html(str):
@@ -134,13 +134,9 @@ def page(
     """Return a whole page with its style and script in it, UTF-8.
 
     The page states a content security policy under which a browser loads nothing for it, except
-    from the server that a `served` page comes from, and runs no script but the page's own.
-
-    Args:
-        title: Title and first heading.
-        content: Content below the heading; see `element`.
-        links: Address and text of each link in the head of the page.
-        served: Whether a server sends the page and its script may ask that server for more.
+    from the server of a `served` page, which its script may ask for more, and runs no script but
+    the page's own. `title` is its first heading, too; for `content` see `element`; `links` are
+    addresses and texts in the head of the page.
     """
     style, script = _asset("page.css"), _asset("page.js")
     head = element(

@@ -25,20 +25,16 @@ if TYPE_CHECKING:
     from offline_data.reports.pages.episodes import ExampleEpisode
 
 _RATE = 30.0  # steps a second where a dataset does not state them
-_POINTS, _WIDTH, _HEIGHT = 40, 88, 20
-"""Points of the small curve of an episode, and its size in pixels."""
+_POINTS, _WIDTH, _HEIGHT = 40, 88, 20  # points of an episode's small curve, and its size in pixels
 
 
 def player(
     reader: DatasetReader, listed: Html, articles: Iterable[Html] = (), address: str | None = None
 ) -> Html:
-    """Return the player.
+    """Return the player of `listed`: an `episode_list`, or the place where it will be.
 
-    Args:
-        reader: The dataset.
-        listed: Of `episode_list`, or the place where it will be.
-        articles: Episodes that are in the page; see `article`.
-        address: Where a server sends the article of an episode, without its number.
+    `articles` are episodes in the page; see `article`. `address` is where a server sends the
+    article of an episode, without its number.
     """
     stated = reader.manifest.about.get("fps")
     known = isinstance(stated, (int, float)) and 0 < stated <= FASTEST
@@ -99,15 +95,10 @@ def episode_list(
     quality: EpisodeQuality | None = None,
     playable: Container[int] | None = None,
 ) -> Html:
-    """Return a table of episodes, each with a small curve and its quality.
+    """Return a table of episodes, each with a small curve and the columns of `quality`.
 
     The curve is the return so far; without rewards, the speed of the leaf that `quality` is of.
-
-    Args:
-        reader: The dataset.
-        numbers: Episodes to list.
-        quality: Columns to show.
-        playable: Episodes that the player has, which are links; None: all.
+    Episodes in `playable` (None: all), which the player has, are links.
     """
     columns = ("length", "return", "terminated", "truncated")
     values: Mapping[str, Any] = {name: np.asarray(reader.episodes[(name,)]) for name in columns}

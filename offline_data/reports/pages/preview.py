@@ -38,10 +38,8 @@ def card_files(
 ) -> dict[str, bytes]:
     """Return the files of a card by name: the text, and a picture if Pillow or matplotlib is there.
 
-    Args:
-        entry: The dataset.
-        name: Name of the file of the text; the picture has the same one with `.webp`.
-        address, header: See `dataset_card`.
+    The picture is called as the text, `name`, with `.webp`. For `address` and `header` see
+    `dataset_card`.
     """
     reader = open_reader(entry.path)
     stats = dataset_stats(reader, progress)

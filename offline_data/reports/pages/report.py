@@ -20,15 +20,15 @@ from offline_data.store.library import Entry
 from offline_data.store.names import feature_names
 from offline_data.store.reader import open_reader
 
+# Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
+# fewer than a few hundred leaves takes at most 5 MiB.
 PICTURE_BYTES = 3 << 20
-"""Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
-fewer than a few hundred leaves takes at most 5 MiB."""
 
 MOST_LISTED = 100  # episodes in the table of a report
 
+# Bytes of the pictures of a page of one episode, their number for each camera, and their longer
+# side: so that the page can be mailed.
 EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
-"""Bytes of the pictures of a page of one episode, their number for each camera, and their longer
-side: so that the page can be mailed."""
 
 
 def report_page(
@@ -38,17 +38,11 @@ def report_page(
     progress: Progress = SILENT,
     decode: Decode | None = None,
 ) -> bytes:
-    """Return a page with all that can be said about a dataset; reads it three times, in bounded memory.
+    """Return a page about a dataset; reads it three times, in bounded memory.
 
-    The page loads nothing, and names no folder of this machine.
-
-    Args:
-        entry: The dataset.
-        workers: Threads that check it.
-        decode: Turns tokens of a text dataset into text; None: their numbers are shown.
-
-    Raises:
-        ManifestError, FormatError: A file is missing or damaged.
+    The page loads nothing, and names no folder of this machine. `decode` turns tokens of a text
+    dataset into text; None: their numbers are shown. Raises `ManifestError` or `FormatError` if a
+    file is missing or damaged.
     """
     reader = open_reader(entry.path)
     info = entry_info(entry)
@@ -111,10 +105,8 @@ def report_page(
 def episode_page(entry: Entry, number: int) -> bytes:
     """Return a page that plays one episode, its pictures of at most `EPISODE_BYTES` bytes.
 
-    Raises:
-        NotFoundError: There is no such episode.
-        UsageError: The dataset is text.
-        ManifestError, FormatError: A file is missing or damaged.
+    Raises `NotFoundError` without such an episode, `UsageError` if the dataset is text, and as
+    `report_page`.
     """
     reader = open_reader(entry.path)
     if is_text(reader):

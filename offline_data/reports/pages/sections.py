@@ -31,8 +31,7 @@ _LABELS = {  # labels of what sources state; others are their keys in words
     "minari_version": "Minari version", "robot_type": "robot",
 }  # fmt: skip
 _UNITS = {"fps": "frames/s", "max_episode_steps": "at most", "dataset_size": "MB"}
-_STRUCTURE = {"description", "features", "splits"}
-"""Keys of sources that the page shows elsewhere, or that describe the layout of their files."""
+_STRUCTURE = {"description", "features", "splits"}  # keys shown elsewhere, or about files
 
 
 def state(info: DatasetInfo, report: CheckReport | None = None) -> Html:

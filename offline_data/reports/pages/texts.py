@@ -21,8 +21,7 @@ from offline_data.store.reader import DatasetReader
 Decode: TypeAlias = Callable[[Sequence[int]], str]  # returns the text of tokens
 
 _SAMPLES = 8
-_MOST_TOKENS, _MOST_IDS = 600, 60
-"""Tokens of a document that are decoded, and those that are listed where nothing decodes them."""
+_MOST_TOKENS, _MOST_IDS = 600, 60  # of a document, decoded; listed where nothing decodes them
 _CHUNK_ITEMS = 1 << 22
 
 
@@ -31,8 +30,7 @@ class TokenLengths:
     """Lengths of the documents of a leaf of tokens, in order."""
 
     tokens: NDArray[np.int64]  # `[documents]`
-    prompts: NDArray[np.int64] | None
-    """`[documents]` tokens of the prompt; None if the dataset does not say."""
+    prompts: NDArray[np.int64] | None  # `[documents]` tokens of the prompt; None if it is unknown
 
 
 def is_text(reader: DatasetReader) -> bool:
