@@ -22,8 +22,8 @@ from offline_data.store.names import feature_labels, feature_names
 from offline_data.store.quantiles import QUANTILES
 from offline_data.store.reader import DatasetReader
 
-COVERAGE_ROWS = 1 << 17  # observations, evenly spread, of which principal components are computed
-COVERAGE_FEATURES = 512  # numbers in an observation of which principal components are computed
+COVERAGE_ROWS = 1 << 17  # most observations, evenly spread, for principal components
+COVERAGE_FEATURES = 512  # most numbers in an observation for principal components
 COVERAGE_BINS = 48
 TIMELINE_POINTS = 2000
 MOST_POINTS = 400  # steps of `Curves`

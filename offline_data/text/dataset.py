@@ -37,8 +37,8 @@ class TextDataset(RawDataset):
 
     `files` are paths relative to `raw`, and sizes. The form and the columns in `options` may still
     be unknown; `name` is that of a dataset on the hub, for its preset, `licence` that of its card.
-    With `skip_bad`, rows that are not of the form are left out. Raises `FormatError` if no tokenizer
-    is named, or the form of the first file is unknown.
+    With `skip_bad`, rows of another form are left out. Raises `FormatError` if no tokenizer is
+    named, or the form of the first file is unknown.
     """
 
     def __init__(

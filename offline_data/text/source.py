@@ -30,8 +30,8 @@ class HubText(HubTextCatalog, Source):
         """List the data files of a dataset at a commit; `with_options` chooses the split.
 
         Raises `NotFoundError` without such a dataset or data files, `FormatError` for a script,
-        which is not run, and `OfflineError`, `NetworkError` or `AuthError` if the hub does not
-        answer.
+        which is not run, and `OfflineError`, `NetworkError` or `AuthError` if the hub is not
+        queried, or does not answer.
         """
         repository, _ = _parts(name)
         try:

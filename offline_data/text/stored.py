@@ -101,7 +101,7 @@ def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> t
 def stored_tokens(
     name: str, batches: Callable[[], Iterator[dict[str, Any]]], settings: Settings
 ) -> Path:
-    """Return the dataset `local:tokens/NAME`, in layout `ted`, writing it if needed.
+    """Return the directory of `local:tokens/NAME`, in layout `ted`, writing it if needed.
 
     `name` differs for other tokens. `batches` yields columns `[n, …]` with `input_ids`; it is
     called if the dataset is not there, by one process at a time. Raises `NotFoundError` without a

@@ -384,7 +384,7 @@ class TokenizedDatasetLoader:
 
 
 def _identity(function: Any) -> str:
-    """Return what identifies a function: ours by name, others by digest; raises `UsageError`."""
+    """Return a function's or class's identity: ours by name, others' a digest, or `UsageError`."""
     module = getattr(function, "__module__", None) or ""
     if module.partition(".")[0] == "offline_data" and hasattr(function, "__qualname__"):
         return f"{module}.{function.__qualname__}"

@@ -21,7 +21,7 @@ from offline_data_cli.result import Result, combine
 NAME = "demo/cartpole"
 BATCH = 32
 EPISODES = 20
-RECORDED = "demo/cartpole-v0"  # minari's id of the recorded dataset
+RECORDED = "demo/cartpole-v0"  # Minari's id of the recorded dataset
 
 
 def demo(

@@ -197,7 +197,7 @@ def new_file(out: str, force: bool, name: str = "--out") -> Path:
 
 
 def new_figure(out: str | None, force: bool) -> Path | None:
-    """Return the path of a figure to write, if any; raises as `new_file` or without matplotlib."""
+    """Return a figure's path, if any; raises as `new_file`, and `MissingDependencyError`."""
     from offline_data.reports.figure import check_format, require_matplotlib
 
     if out is None:

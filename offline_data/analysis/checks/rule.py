@@ -29,8 +29,8 @@ class Measured(NamedTuple):
 class Tally(SimpleNamespace):
     """Figures of some rows of a leaf, by name; `+` joins those of the rows after them.
 
-    Both have the same names. Numbers, arrays and counters add up; the first `place`, the least `low`
-    and the greatest `high` stay. `number` is how many rows, or values, a finding is about.
+    Both have the same names. Numbers, arrays and counters add up; the first `place`, the least
+    `low` and the greatest `high` stay. `number` is how many rows, or values, a finding is about.
 
     Example:
         >>> Tally(number=2, place=None, low=5.0) + Tally(number=1, place="row 7", low=4.0)

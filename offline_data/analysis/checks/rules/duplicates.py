@@ -400,4 +400,4 @@ def listed_copies(pairs: Sequence[Pair]) -> str:
     return named + (" …" if len(pairs) > 5 else "")
 
 
-_FACTORS = mix_bits(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)  # odd: features differ
+_FACTORS = mix_bits(np.arange(1, 257, dtype=np.uint64)) | np.uint64(1)  # odd, one a feature
