@@ -45,8 +45,6 @@ def align(
             nested one. A positive lag means that the second is late.
         rows: Rows to read, of episodes in random order; at least 1. Of cameras at most 5,000.
         seed: Seed of the order, and of the bootstrap.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
 
     Returns:
         The lag of each leaf with its errors, `shifts` by name, and the `steps` of `preprocess` that shift

@@ -19,11 +19,9 @@ DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
 """A dataset id `source:name[@revision]`, a name that only one dataset has (`hopper-medium-v2`), or the
 path of a dataset directory."""
 
-Sort: TypeAlias = Literal["name", "size"]
-"""Order of a list: by id, or the largest first."""
+Sort: TypeAlias = Literal["name", "size"]  # of a list: by id, or the largest first
 
-Range: TypeAlias = "tuple[int | None, int | None] | None"
-"""A half-open range, counted from 0; None: everything."""
+Range: TypeAlias = "tuple[int | None, int | None] | None"  # half-open, from 0; None: everything
 
 
 class OnDisk(Protocol):

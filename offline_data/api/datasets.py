@@ -107,9 +107,6 @@ def download(
         allow_changed: Whether to accept raw files of another size, or with another digest, than
             their source publishes.
         force: Whether to download and convert again.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
         executor: Executor that fetches and converts shards; None: local processes.
 
     Raises:
@@ -204,12 +201,11 @@ def convert(
         name: `NAME` or `local:NAME`.
         source: Source that defines the format of a path; None: detect it.
         layout: `compact` (None) or `ted`.
-        episodes: Range of episodes to convert; the dataset then has a separate revision.
-        checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
+        episodes, checkpoints, only, text, audit, strict: See `download`.
+        keep_episodes, skip_bad_episodes, skip_bad_features: See `download`.
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
         video: Frames of videos (`lerobot`): `png` and None: store each as an image; `raw`: store
             pixels; `skip`: leave videos out.
-        only: Names of features to convert; see `download`.
         split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
             dataset, in which `ds.episodes["split"]` tells them apart.
         alignment: Of LIBERO files: `raw` if observations were recorded after the action of their row,
@@ -217,23 +213,9 @@ def convert(
         autoreset: Mode of the vector environment that recorded arrays or a D4RL-like file: `next_step`
             drops the row of each reset, with `same_step` final observations are unknown; None: all rows
             are steps.
-        text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
-            accepted with None.
         mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping
             of the same content, or that of `inspect_files`; None: the format is that of a source.
-        audit: Rows to read back and compare with the source: `"auto"` (all; of data with text,
-            encoded images or layout `ted` those of the first GiB, and 1 % of the rows above),
-            `"all"`, a fraction, or `"none"`.
-        strict: Whether a leaf that cannot be stored is an error.
-        keep_episodes: Whether to keep episodes whole if a next observation differs from the
-            following row's; False: cut them there.
-        skip_bad_episodes: Whether to leave out episodes that cannot be read.
-        skip_bad_features: Whether to leave out infos (`minari`) that differ in shape or type between
-            episodes, with a note.
         force: Whether to replace a dataset of that name.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
         executor: Executor for the shards of a folder; None: local processes.
 
     Raises:
@@ -324,7 +306,6 @@ def merge(
         layout: `compact` or `ted`; None: that of the datasets, `compact` if they differ.
         audit: Rows to read back and compare: `"auto"`, `"all"`, a fraction, or `"none"`.
         force: Whether to replace a dataset of that name.
-        root, settings, progress: See the module.
 
     Raises:
         NotFoundError: A dataset is not on this disk.
@@ -397,16 +378,10 @@ def load_arrays(
     ```
 
     Args:
-        id: `source:name[@revision]`, or the path of a dataset directory.
+        id, download, revision: See `load_dataset`.
         style: `"transitions"`, `"episodes"`, `"qlearning"` or `"dataset"`.
         observation_key: Leaf to return as the observation; required if there are several.
         names: Arrays to read; None: all of the style.
-        download: True: download and convert a dataset that is not on this disk; False: never
-            download; `"force"`: download and convert again.
-        revision: Revision of the source; None: the newest on this disk, else the source's newest.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Returns:
         Array by name, in the order of `names`.
@@ -486,8 +461,6 @@ def list_datasets(
             stands in for one that does not answer).
         prefix: Only ids, or names, that begin so.
         sort: By id (catalogues in their own order), or the largest first.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
 
     Raises:
         NotFoundError: No such source.
@@ -545,8 +518,6 @@ def search(
         min_episodes: Least number of episodes.
         max_episodes: Largest number of episodes.
         action: Only datasets of `"continuous"` or of `"discrete"` actions.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
 
     Example:
         >>> [one.id for one in search("hopper expert v2", limit=1)]
@@ -608,9 +579,6 @@ def stats(
         relative_to: Observation leaf that is subtracted from the actions of a chunk: its value
             before the first of them. It has the action's shape.
         absolute: Elements of the action that it is not subtracted from, such as a gripper.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
         NotFoundError, InvalidIdError, IntegrityError, AccessError: The dataset is not available.
@@ -661,9 +629,6 @@ def replay(
         tolerance: Largest difference that counts as rounding, relative to values above 1.
         save: Whether to record a summary in the manifest of the dataset, in place of an earlier one:
             number of episodes by outcome, environment, version of gymnasium, largest difference, date.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
         NotFoundError, InvalidIdError, IntegrityError: No such dataset, or the environment is not
@@ -712,9 +677,6 @@ def plot(
     Args:
         id: A dataset id, the path of a dataset directory, or a loaded dataset; of a view, the
             dataset behind it is drawn.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Returns:
         A `matplotlib.figure.Figure`; it is not registered with pyplot, so there is none to close.
@@ -795,8 +757,6 @@ def remove(
     Args:
         ids: Their ids (without a revision: the newest) or the paths of their directories.
         dry_run: Whether to only return what would be deleted.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
 
     Raises:
         NotFoundError, InvalidIdError: One is not on this disk; it is not an id.

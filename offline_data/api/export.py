@@ -80,9 +80,6 @@ def export(
         strict: Whether to raise if anything would be lost.
         dry_run: Whether to only return what would be written and lost.
         force: Whether to replace a file that `export` did not write.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
         UsageError: No such format, or an option that it does not have; a destination with other files,

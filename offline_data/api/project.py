@@ -50,9 +50,6 @@ def check(
         thresholds: Values in place of a rule's own, by code: `{"RL030": {"share": 0.1}}`.
         reward: Function of the environment, to compare rewards with (`RL043`). Called with arrays of
             some transitions, `reward(observation, action, next_observation)`; returns `[n]`.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Returns:
         Findings by dataset as given, the most severe first. A dataset that is damaged is a finding
@@ -110,9 +107,6 @@ def lock(
         file: `datasets.toml`; the lock file `datasets.lock` is beside it.
         upgrade: Names to lock at their newest revisions; True: all. A revision in `file` is kept.
         check: Whether to only compare the two files; `changes` then tells what has to be changed.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
         UsageError: A file is not TOML or has wrong fields; or a dataset on this disk was made with
@@ -158,9 +152,6 @@ def sync(
         file: `datasets.toml`; the lock file is beside it.
         locked: Whether a lock file that is not up to date is an error; False: it is updated first.
         dry_run: Whether to only return what would be done; the lock file must be up to date.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
         LockError: With `locked` or `dry_run`: the lock file is not up to date.

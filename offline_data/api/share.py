@@ -42,9 +42,6 @@ def push(
         public: Whether everybody can read it on the hub; else a new repository is private.
         licence: Name of the licence (SPDX), for a dataset whose source states none.
         dry_run: Whether to only return what would be sent.
-        root: Folder of all datasets; None: the user's.
-        settings: Settings already resolved, in place of `root`.
-        progress: Whether to show a bar after two seconds; or an object that receives progress.
 
     Raises:
         UsageError: `public`, and the licence is unknown or does not allow it; a public repository

@@ -34,26 +34,16 @@ from offline_data.fetch.mirrors import scheme_of
 class FetchRecord:
     """The content of a URL when it was last fetched."""
 
-    url: str
-    """First published URL of the file; on the disk it is redacted, as `came_from`."""
-    sha256: str
-    """Hex digest of the content."""
-    size: int
-    """Bytes."""
-    came_from: str
-    """URL it was fetched from: `url`, another published URL, or a mirror's."""
-    fetched: str
-    """When, ISO 8601 in UTC."""
-    etag: str | None = None
-    """Validator that the host gave."""
-    outside: str | None = None
-    """Absolute path if the bytes are the user's own file, which was not copied."""
-    mtime_ns: int | None = None
-    """Modification time of that file when it was read."""
-    digest: str | None = None
-    """Digest that its source published then."""
-    failed: tuple[str, ...] = ()
-    """Places that failed before `came_from`, as `host: reason`."""
+    url: str  # first published URL of the file; redacted on the disk, as `came_from`
+    sha256: str  # hex digest of the content
+    size: int  # bytes
+    came_from: str  # URL it was fetched from: `url`, another published URL, or a mirror's
+    fetched: str  # ISO 8601 in UTC
+    etag: str | None = None  # validator that the host gave
+    outside: str | None = None  # path of the bytes if they are the user's own file, not copied
+    mtime_ns: int | None = None  # modification time of that file when it was read
+    digest: str | None = None  # digest that its source published then
+    failed: tuple[str, ...] = ()  # places that failed before `came_from`, as `host: reason`
 
     def agrees(self, file: RemoteFile) -> bool:
         """Return True if the file as published now can be what was fetched then."""
@@ -65,16 +55,11 @@ class FetchRecord:
 class PartialState:
     """The origin of the bytes of a partial file; by default nothing is known."""
 
-    url: str | None = None
-    """URL they are from; if a digest is published, later bytes may be another host's."""
-    validator: str | None = None
-    """Identifier of this version of the file there: a strong `ETag` or a `Last-Modified`."""
-    total: int | None = None
-    """Bytes that the file has, as the host said then."""
-    boot: str | None = None
-    """Boot id of the system that wrote them, None if unknown."""
-    durable: int = 0
-    """Number of leading bytes that have been synced to the disk."""
+    url: str | None = None  # where from; with a published digest, later bytes may be another host's
+    validator: str | None = None  # of the file's version: a strong `ETag` or a `Last-Modified`
+    total: int | None = None  # bytes that the file has, as the host said then
+    boot: str | None = None  # boot id of the system that wrote them, None if unknown
+    durable: int = 0  # number of leading bytes that have been synced to the disk
 
     @classmethod
     def read(cls, part: Path) -> PartialState:
@@ -93,11 +78,9 @@ class PartialState:
         return cls(**texts, **counts)
 
     def count_written(self, size: int) -> int:
-        """Return how many of the `size` bytes of the partial file were written.
-
-        After a crash of the system that wrote it, a file may have its size without its content:
-        then only synced bytes count. The same holds if another system wrote it to a shared disk.
-        """
+        """Return how many of the `size` bytes of the partial file were written."""
+        # After a crash of the system that wrote it, a file may have its size without its content:
+        # then only synced bytes count. The same holds if another system wrote it to a shared disk.
         if self.boot is not None and self.boot == boot_id():
             return size
         return min(self.durable, size)
@@ -210,15 +193,10 @@ class Download:
     """One raw file in the downloads folder, whole or partial."""
 
     path: Path
-    """The file."""
-    size: int
-    """Bytes that are here."""
-    urls: tuple[str, ...]
-    """Published URLs, sorted; empty if no record names one any more."""
-    age: float
-    """Seconds since it was last written to."""
-    whole: bool
-    """Whether it is a verified file; else a partial file that a fetch would resume."""
+    size: int  # bytes that are here
+    urls: tuple[str, ...]  # published, sorted; empty if no record names one any more
+    age: float  # seconds since it was last written to
+    whole: bool  # whether it is verified; else a partial file that a fetch would resume
 
     @property
     def refetchable(self) -> bool:
@@ -229,10 +207,8 @@ class Download:
 def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Download, ...]:
     """List whole and partial files, sorted by path. The user's own files are not among them.
 
-    Files that another process deletes meanwhile may be listed or not. Raises `AccessError`.
-
-    Args:
-        now: Seconds since the epoch that ages count from; None for the clock.
+    Files that another process deletes meanwhile may be listed or not. Ages count from `now`,
+    seconds since the epoch; None: the clock. Raises `AccessError`.
     """
     at = time.time() if now is None else now
     found: list[Download] = []
@@ -256,10 +232,7 @@ def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Dow
 
 
 def discard(fetched: Iterable[FetchedFile], settings: Settings) -> None:
-    """Delete files that a run fetched; the user's own files stay.
-
-    Raises `AccessError`.
-    """
+    """Delete files that a run fetched, not the user's own; raises `AccessError`."""
     with disk_errors(settings.downloads):
         for file in fetched:
             if file.path == whole_path(settings, file.sha256):

@@ -45,8 +45,7 @@ T = TypeVar("T")
 _BETWEEN = "a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts"
 FROM_A_COPY = "`offline-data convert PATH NAME --from SOURCE` reads a copy that you have"
 """Alternatives where a host refuses."""
-_CONTENT = frozenset({200, 203, 206})
-"""Statuses whose body is what was asked for, or a part of it."""
+_CONTENT = frozenset({200, 203, 206})  # statuses whose body is what was requested, or a part of it
 
 
 def offline_error(what: str, url: str) -> OfflineError:
@@ -58,10 +57,7 @@ def offline_error(what: str, url: str) -> OfflineError:
 
 
 def open_client(limits: FetchLimits) -> httpx.Client:
-    """Open a pool of connections; close it with `with`.
-
-    Raises `UsageError`.
-    """
+    """Open a pool of connections; close it with `with`. Raises `UsageError`."""
     import httpx
 
     try:
@@ -94,8 +90,8 @@ def open_url(
 ) -> Iterator[httpx.Response]:
     """Send a `GET`; the body is read inside the block.
 
-    A status of 416 is returned if `headers` asks for a `Range`.
-    Raises `NotFoundError`, `AuthError`, `TransientError`, `NetworkError`.
+    A status of 416 is returned if `headers` asks for a `Range`. Raises `NotFoundError`,
+    `AuthError`, `TransientError`, `NetworkError`.
     """
     import httpx
 
@@ -152,12 +148,9 @@ def _check_status(response: httpx.Response, url: str) -> None:
 def get_json(url: str, settings: Settings, **rest: Any) -> Any:
     """Fetch a small JSON document; mirrors come first, offline only those that are folders.
 
-    Raises `OfflineError`, before it opens a socket; `NotFoundError`, `AuthError`, `NetworkError`; and
-    `IntegrityError`, of which `FormatError` is one, for what is too large or not JSON.
-
-    Args:
-        url: `http(s)://…`.
-        rest: Arguments of `get_document`.
+    `rest` are arguments of `get_document`. Raises `OfflineError`, before it opens a socket;
+    `NotFoundError`, `AuthError`, `NetworkError`; and `IntegrityError`, of which `FormatError` is
+    one, for what is too large or not JSON.
     """
     return get_document(url, settings, parse_json, **rest)
 
@@ -170,16 +163,10 @@ def get_document(
     limits: FetchLimits | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Fetch a small document and read it; mirrors come first, offline only those that are folders.
+    """Fetch a small document and read it, from the places and with the errors of `get_json`.
 
-    Raises `OfflineError`, `NotFoundError`, `AuthError`, `NetworkError`, `IntegrityError`.
-
-    Args:
-        url: `http(s)://…`.
-        parse: Gets the bytes and where they came from; if it raises `IntegrityError`, the next
-            place is tried.
-        limits: Waits and tries; None for the defaults.
-        sleep: Sleep function, for tests; None: `time.sleep`.
+    `parse` gets the bytes and the URL they came from; if it raises `IntegrityError`, the next place
+    is tried. `sleep` waits between tries, for tests; None: `time.sleep`.
     """
     bounds = (limits or FetchLimits()).within(settings.transfer)
     pause = sleep or time.sleep

@@ -53,11 +53,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-SYNC_EVERY = 64 << 20
-"""Bytes between two syncs of a partial file to the disk."""
+SYNC_EVERY = 64 << 20  # bytes between two syncs of a partial file to the disk
 _READ = 1 << 20
-_HASH_BATCH = 16
-"""Blocks hashed at a time: waking a thread for each of them costs more than it saves."""
+_HASH_BATCH = 16  # blocks hashed at a time: waking a thread for each of them costs more
 _MAX_HASH_BATCHES = 4
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})\Z")
 _LENGTH = re.compile(r"[0-9]{1,19}\Z")
@@ -78,14 +76,10 @@ class FetchSession:
     progress: Progress
     received: ByteProgress
     hosts: Hosts
-    client: httpx.Client | None
-    """Connections; None if no file needs them or offline mode forbids them."""
-    stop: Event
-    """Set when the run is over."""
-    sleep: Callable[[float], None] | None
-    """Waits between tries; None: `pause`."""
-    rate: RateLimit
-    """Of all files of the run."""
+    client: httpx.Client | None  # None if no file needs it or offline mode forbids it
+    stop: Event  # set when the run is over
+    sleep: Callable[[float], None] | None  # waits between tries; None: `pause`
+    rate: RateLimit  # of all files of the run
 
     def check(self) -> None:
         """Raise `FetchCancelledError` if the run is over."""
@@ -103,10 +97,7 @@ class FetchSession:
         return with_retries(attempt, self.limits, wait, reached, self.progress.note)
 
     def count(self, index: int, *, resumed: bool = False) -> Callable[[int], None]:
-        """Return a function that reports how many bytes of file `index` are on this disk.
-
-        With `resumed` they were there before the run.
-        """
+        """Return a reporter of the bytes of a file here; `resumed`: they were before the run."""
         seen = self.received.add_resumed if resumed else self.received.at
 
         def report(size: int) -> None:
@@ -137,10 +128,7 @@ class RateLimit:
 
 
 class BackgroundWorker:
-    """Makes calls one after the other in a daemon thread.
-
-    After a call that failed, later ones are skipped.
-    """
+    """Makes calls one after the other in a daemon thread; after a failed one, skips the rest."""
 
     def __init__(self, limit: int) -> None:
         self._calls: Queue[Callable[[], None] | None] = Queue(limit)
@@ -194,7 +182,6 @@ class PartialFile:
     Blocks are written at once; hashing and syncing follow in threads of their own.
 
     Args:
-        path: The file; its state is beside it.
         published: What the source publishes about the file.
         report: Called with the bytes that are here, whenever that changes.
         found: The same, for bytes that were here before.
@@ -270,11 +257,9 @@ class PartialFile:
         return self._state if known == redact(url) else PartialState()
 
     def range_from(self, url: str) -> dict[str, str]:
-        """Return request headers that ask for the rest, or none if the file cannot be resumed.
-
-        It is resumed from the host that sent it if that gave a validator; from any host if the
-        source publishes a digest, which will tell.
-        """
+        """Return request headers that ask for the rest, or none if the file cannot be resumed."""
+        # It is resumed from the host that sent it if that gave a validator; from any host if the
+        # source publishes a digest, which will tell.
         validator = self.state_of(url).validator
         if self.size == 0 or not (validator or self._published.digest):
             return {}
@@ -350,11 +335,9 @@ class ResumableDownload:
     """Downloads one file from an HTTP host into its partial file, over several connections if need be.
 
     Args:
-        file: What is published about it.
-        path: The partial file; the bytes in it are resumed.
+        file, path: What is published, and the partial file, whose bytes are resumed.
         index: The file's place in the count of bytes.
-        session: Limits, progress and the end of the run.
-        client: Open connections.
+        session, client: Limits, progress and the end of the run; open connections.
         headers: Sent with every request (who asks); a redirect to another host does not get the
             authorization among them.
 

@@ -16,13 +16,11 @@ from offline_data.base.files import check_relative, describe_head, disk_errors
 from offline_data.base.plurals import plural
 from offline_data.base.urls import redact
 
-HEAD = 512
-"""Bytes kept from the beginning, to say what a wrong file is."""
+HEAD = 512  # bytes kept from the beginning, to say what a wrong file is
 _BLOCK = 1 << 20
 _AGAIN = "try again; if it persists, the host or its mirror serves something else than published"
 _CHANGED = f"{_AGAIN}; if the change is meant, accept it with --allow-changed"
-_LARGEST = 1 << 50
-"""Bytes of a file that no host has: a larger size is wrong, whatever the disk has free."""
+_LARGEST = 1 << 50  # bytes that no host's file has: a larger size is wrong, whatever the disk has
 _HEX_DIGITS = {"sha256": 64, "md5": 32, "crc32c": 8, "git": 40}
 
 
@@ -59,23 +57,15 @@ class RemoteFile:
 class FetchedFile:
     """One raw file on this disk, verified against everything its source publishes about it."""
 
-    name: str
-    """Relative posix path inside the raw folder: `RemoteFile.path`."""
-    path: Path
-    """Path of its bytes. Never write to it: it is shared."""
-    sha256: str
-    """Hex digest of the bytes."""
-    size: int
-    """Bytes."""
-    url: str
-    """URL they came from: one of the published URLs or a mirror's; redacted."""
-    failed: tuple[str, ...] = ()
-    """Places that failed before `url`, as `host: reason`; redacted."""
-    compared: str | None = None
-    """See `RemoteFile`."""
+    name: str  # relative posix path inside the raw folder: `RemoteFile.path`
+    path: Path  # path of its bytes; never write to it: it is shared
+    sha256: str  # hex digest
+    size: int  # bytes
+    url: str  # where they came from: a published URL or a mirror's; redacted
+    failed: tuple[str, ...] = ()  # places before `url` that failed, `host: reason`; redacted
+    compared: str | None = None  # see `RemoteFile`
 
     def __post_init__(self) -> None:
-        """Keep no password: these values go into manifests."""
         object.__setattr__(self, "url", redact(self.url))
         object.__setattr__(self, "failed", tuple(map(redact, self.failed)))
 
@@ -122,10 +112,8 @@ def split_digest(digest: str) -> tuple[str, str]:
 class Hashes:
     """Digests, size and first bytes of a file that arrives block by block.
 
+    `file` is what is published; the algorithm of its digest is computed in addition to sha256.
     Raises `UsageError`.
-
-    Args:
-        file: What is published; the algorithm of its digest is computed beside sha256.
     """
 
     def __init__(self, file: RemoteFile) -> None:
@@ -159,10 +147,7 @@ class Hashes:
 
 
 def hash_file(path: Path, published: RemoteFile, report: Callable[[int], None]) -> Hashes:
-    """Read a file once for its digests; `report` is called with the bytes read so far.
-
-    Raises `AccessError`, `OSError`.
-    """
+    """Read a file once for its digests; `report` is called with the bytes read so far."""
 
     def open_plain(path: str, flags: int) -> int:
         # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it

@@ -30,10 +30,8 @@ from offline_data.fetch.retry import FetchLimits
 
 HOST = "https://storage.googleapis.com"
 _FORM = "gs://BUCKET/PREFIX"
-_MAX_PAGES = 1_000
-"""Pages of a listing, a thousand objects each: more than any dataset has."""
-_MAX_MESSAGE = 300
-"""Characters of a message that a host can make as long as it likes."""
+_MAX_PAGES = 1_000  # of a listing, a thousand objects each: more than any dataset has
+_MAX_MESSAGE = 300  # characters of a message that a host can make as long as it likes
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}[A-Za-z0-9]")
 _SIZE = re.compile(r"[0-9]{1,18}")
 _FIELDS = "kind,nextPageToken,items(kind,name,size,md5Hash,crc32c,generation,contentEncoding)"
@@ -48,25 +46,17 @@ _HINTS: dict[type[Exception], str] = {
 class BucketObject:
     """One object as its bucket lists it."""
 
-    name: str
-    """The whole name, parts between `/`; any text, so not yet a path."""
-    size: int | None
-    """Bytes that are sent; None where the listing counts other bytes than those."""
-    digest: str | None
-    """`md5:…`, else `crc32c:…`, of the bytes that are sent; None where the listing has neither."""
-    version: str
-    """Generation: another one where the content is another."""
-    url: str
-    """URL of its bytes, quoted."""
+    name: str  # the whole name, parts between `/`; any text, so not yet a path
+    size: int | None  # bytes that are sent; None where the listing counts other bytes
+    digest: str | None  # `md5:…`, else `crc32c:…`, of these; None: the listing has neither
+    version: str  # generation: another one where the content is another
+    url: str  # of its bytes, quoted
 
     def file(self, below: str = "", magic: bytes = b"") -> RemoteFile:
-        """Return the file to fetch.
+        """Return the file to fetch, which must begin with `magic`.
 
-        Raises `UsageError`, `IntegrityError`.
-
-        Args:
-            below: Beginning of the name that is not part of the file's path, `pen/human-v0/`.
-            magic: What the file must begin with.
+        Raises `UsageError`, `IntegrityError`. `below` is the beginning of the name that is not part
+        of the file's path, `pen/human-v0/`.
         """
         if not self.name.startswith(below):
             raise UsageError(f"Object {self.name!r} is not below {below!r}")
@@ -87,8 +77,7 @@ class GcsListing:
 
     bucket: str
     prefix: str = ""
-    ending: str = ""
-    """The host may list names that end otherwise, too."""
+    ending: str = ""  # the host may list names that end otherwise, too
 
     def page_url(self, token: str | None) -> str:
         """Return the URL of the first page, or of the one that `token` stands for."""
@@ -148,8 +137,7 @@ def list_bucket(
         url: `gs://BUCKET/PREFIX`.
         ending: Leave out objects whose names end otherwise; the request says so, so that the host
             need not send them.
-        limits: Waits and tries; None for the defaults.
-        sleep: Sleep function, for tests; None: `time.sleep`.
+        limits, sleep: Waits and tries, and what waits, for tests; None for the defaults.
 
     Returns:
         By name, in the order of code points; without placeholders of folders (names that end

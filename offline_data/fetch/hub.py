@@ -49,8 +49,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ALGORITHMS = {64: "sha256", 40: "git"}
 _ADVERT = re.compile(r"(?:For|for) more information check:? \S+ ?")
 """Text that HTTP libraries add to each status."""
-_MOST_PAGES = 1_000
-"""Pages of a listing, up to a thousand entries each: more than any dataset has."""
+_MOST_PAGES = 1_000  # of a listing, up to a thousand entries each: more than any dataset has
 _LOG_IN = (
     "log in with `hf auth login` or set HF_TOKEN; a gated dataset also needs its terms accepted"
 )
@@ -98,10 +97,7 @@ def hub_headers(settings: Settings) -> dict[str, str]:
 
 
 def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
-    """Add the size and the digest that the hub publishes to what is known about a file.
-
-    The hub names large files by their sha256, others by git's id of the blob.
-    """
+    """Add size and digest on the hub: sha256 of large files, git's blob id of others."""
     from huggingface_hub import get_hf_file_metadata
 
     place = url_on_hub(url, settings)
@@ -118,15 +114,12 @@ def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
 class HubListing:
     """The files of a folder of a repository at one commit."""
 
-    commit: str
-    """Sha, 40 hex digits: the same files for ever."""
+    commit: str  # sha, 40 hex digits: the same files for ever
     files: tuple[RemoteFile, ...]
     """Sorted by path; `path` is the one in the repository. Each has its size, and a digest: sha256
     of what is kept in LFS or Xet, git's blob id of what is not."""
-    card: Mapping[str, Any]
-    """Metadata of the repository's card: the YAML block of its README.md."""
-    private: bool = False
-    """Whether it is known that only its owner can read it."""
+    card: Mapping[str, Any]  # metadata of the repository's card: the YAML block of its README.md
+    private: bool = False  # whether it is known that only its owner can read it
 
     @property
     def licence(self) -> str | None:
@@ -254,11 +247,8 @@ def hub_api(settings: Settings) -> Any:
 def ask_hub(what: str, call: Callable[[], T], settings: Settings, *, once: bool = False) -> T:
     """Call the hub's API, again where that may help, and turn its errors into this package's.
 
-    Args:
-        what: Repository or account that messages name.
-        call: For example a method of `hub_api`; an iterator must be used up inside.
-        settings: How often a user wants to try.
-        once: Whether not to call it again.
+    `call` is for example a method of `hub_api`; an iterator must be used up inside. `what` is the
+    repository or account that messages name; `once`: it is not called again.
     """
     limits = FetchLimits().within(settings.transfer)
 
@@ -270,10 +260,8 @@ def ask_hub(what: str, call: Callable[[], T], settings: Settings, *, once: bool 
 
 
 def require_network() -> None:
-    """Raise `NoNetworkError` if the hub's host is not found, within seconds.
-
-    Call it before a library that retries for a minute. Other failures are left to that library.
-    """
+    """Raise `NoNetworkError` if the hub's host is not found, within seconds."""
+    # Called before a library that retries for a minute. Other failures are left to that library.
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

@@ -18,14 +18,12 @@ from urllib.parse import urlsplit
 from offline_data.base.config import Settings
 from offline_data.fetch.retry import FetchLimits
 
-LIBRARY = "offline-data"
-"""Name in the user agent of requests of this package; those of others are sent as they are."""
+LIBRARY = "offline-data"  # in the user agent of this package; other requests are sent as they are
 _WAITS = {"retry-after": r"^\s*([0-9]+)\s*$", "ratelimit": r"\bt\s*=\s*([0-9]+)"}
 """Headers that ask to wait, and where they have the seconds."""
 
 _hubs: set[tuple[str, str]] = set()
-_pushes = 0
-"""Number of pushes that are running."""
+_pushes = 0  # number of pushes that are running
 
 
 def guard_session(settings: Settings) -> None:
@@ -44,10 +42,8 @@ def guard_session(settings: Settings) -> None:
 
 @contextmanager
 def quiet_push() -> Iterator[None]:
-    """Hide bars, log lines and warnings of `huggingface_hub` in the block, and honour no wait of hours.
-
-    The lines would show signed addresses; `progress` shows a bar.
-    """
+    """Hide bars, log lines and warnings of `huggingface_hub`, and honour no wait of hours."""
+    # The lines would show signed addresses; `progress` shows a bar.
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
         disable_progress_bars,

@@ -20,10 +20,8 @@ def with_mirrors(
 ) -> tuple[str, ...]:
     """List the places of a file: before each URL its mirrors, in the order of `mirrors`.
 
-    Args:
-        urls: Published URLs, best first.
-        mirrors: Prefixes and their replacements.
-        plainly: Returns the `http(s)://` form of a URL of another kind, which mirrors may name too.
+    `urls` are best first; `mirrors` are prefixes and their replacements. `plainly` returns the
+    `http(s)://` form of a URL of another kind, which mirrors may name too.
 
     Example:
         >>> with_mirrors(["http://a/x"], [("http://a", "file:///mnt/a"), ("http://b", "http://c")])

@@ -31,33 +31,23 @@ class FileStep:
     """The action for one file, and its reason."""
 
     file: RemoteFile
-    """The file as published."""
     action: Action
     """`keep`: it is here; `fetch`: it is not; `resume`: a part is; `replace`: what is here goes."""
-    reason: str
-    """Half a sentence for people."""
-    places: tuple[str, ...]
-    """Mirrors and published URLs, in the order in which they are tried."""
-    wanted: int | None
-    """Bytes still to come over the network; None if unknown."""
-    path: Path | None = None
-    """Path of its bytes (`keep`), else None."""
-    record: FetchRecord | None = None
-    """The record of the last fetch."""
-    force: bool = False
-    """Whether a change of content since then is accepted."""
+    reason: str  # half a sentence for people
+    places: tuple[str, ...]  # mirrors and published URLs, in the order in which they are tried
+    wanted: int | None  # bytes still to come over the network; None if unknown
+    path: Path | None = None  # of its bytes, if kept
+    record: FetchRecord | None = None  # of the last fetch
+    force: bool = False  # whether a change of content since then is accepted
 
 
 @dataclass(frozen=True)
 class FetchPlan:
     """Steps for all files of a dataset; `str()` of it is what `--dry-run` shows."""
 
-    steps: tuple[FileStep, ...]
-    """One for each file, in the order given."""
-    root: Path
-    """The downloads folder."""
-    free: int
-    """Bytes free there."""
+    steps: tuple[FileStep, ...]  # one for each file, in the order given
+    root: Path  # the downloads folder
+    free: int  # bytes free there
 
     @property
     def wanted(self) -> int:
@@ -70,7 +60,6 @@ class FetchPlan:
         return sum(step.wanted is None for step in self.steps)
 
     def __str__(self) -> str:
-        """Give a line for each file and one for all."""
         lines = []
         for step in self.steps:
             size = "?" if step.wanted is None else human_bytes(step.wanted)
@@ -85,10 +74,8 @@ def plan_fetch(
 ) -> FetchPlan:
     """Decide about every file. Nothing is written and no host is asked.
 
-    Args:
-        files: Files of one dataset; their paths differ.
-        settings: Root and mirrors; `offline` does not change a plan, only whether it can run.
-        force: Fetch again what is here, and accept that it changed.
+    `offline` does not change a plan, only whether it can run. `force`: fetch again what is here,
+    and accept that it changed.
 
     Raises:
         IntegrityError: A path that would leave its folder, a size that no file has.
@@ -147,11 +134,9 @@ def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
 
 
 def here(file: RemoteFile, settings: Settings, record: FetchRecord | None) -> Path | None:
-    """Return where a file's verified bytes are on this disk, or None.
-
-    They are its bytes if they have the published sha256, or if they were verified when they were
-    fetched from its URL and what is published now does not say otherwise.
-    """
+    """Return where a file's verified bytes are on this disk, or None."""
+    # They are its bytes if they have the published sha256, or if they were verified when they were
+    # fetched from its URL and what is published now does not say otherwise.
     if record is not None and record.agrees(file):
         path = bytes_of(settings, record)
         if path is not None:

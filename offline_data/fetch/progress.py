@@ -9,18 +9,13 @@ from threading import Lock
 
 from offline_data.base.progress import Progress, Task
 
-_PAUSE = 0.05
-"""Seconds between two reports: blocks come far more often than anyone can read."""
+_PAUSE = 0.05  # seconds between two reports: blocks come far more often than anyone can read
 
-LARGE = 16 << 20
-"""Minimum size in bytes of files that get their own progress bar."""
+LARGE = 16 << 20  # minimum size in bytes of files that get their own progress bar
 
 
 class ByteProgress:
-    """The bytes of a run: how many there are, how many are here.
-
-    Tasks are updated at once when a file is whole or starts over, else a few times a second.
-    """
+    """Reports the bytes of a run: whole files and restarts at once, others some times a second."""
 
     def __init__(
         self,

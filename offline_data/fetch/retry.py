@@ -23,39 +23,27 @@ T = TypeVar("T")
 _NO_NAME = frozenset({socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_NODATA, socket.EAI_FAIL})
 _NO_ROUTE = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH})
 
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that the next try may not meet."""
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that the next try may not meet
 
 
 @dataclass(frozen=True)
 class FetchLimits:
     """Limits of one run; `huggingface_hub` keeps its own for what goes through it."""
 
-    connect: float = 10.0
-    """Seconds to wait for a connection."""
-    read: float = 30.0
-    """Seconds without a byte after which a connection counts as stalled."""
-    tries: int = 5
-    """Tries in a row that may bring next to nothing before a host is given up."""
-    fruitful: int = 1024
-    """New bytes from which on a try counts as one that brought something."""
-    first_wait: float = 0.5
-    """Seconds before the second try; doubles with every try that brings nothing."""
-    longest_wait: float = 30.0
-    """Seconds that the doubling stops at."""
-    longest_retry_after: float = 120.0
-    """Seconds of a server's `Retry-After` that are honoured; a longer one gives the host up."""
-    redirects: int = 10
-    """Redirects that one request may follow."""
+    connect: float = 10.0  # seconds to wait for a connection
+    read: float = 30.0  # seconds without a byte after which a connection counts as stalled
+    tries: int = 5  # tries in a row that may bring next to nothing before a host is given up
+    fruitful: int = 1024  # new bytes from which on a try counts as one that brought something
+    first_wait: float = 0.5  # seconds before the second try; doubles with each that brings nothing
+    longest_wait: float = 30.0  # seconds that the doubling stops at
+    longest_retry_after: float = 120.0  # seconds of `Retry-After`; a longer one gives the host up
+    redirects: int = 10  # number that one request may follow
     unsized: int = 64 << 30
     """Bytes of an answer that does not say how many will come, where the source does not either;
     and never more than half of what is free on the disk."""
-    files_at_once: int = 8
-    """Files that are fetched at the same time."""
-    per_host: int = 4
-    """Files that are fetched from one host at the same time."""
-    bytes_per_second: int | None = None
-    """Of all files together; None: as fast as they come."""
+    files_at_once: int = 8  # fetched at the same time
+    per_host: int = 4  # fetched from one host at the same time
+    bytes_per_second: int | None = None  # of all files together; None: unlimited
 
     def within(self, chosen: TransferLimits) -> FetchLimits:
         """Return the limits with those that a user chose in place of these.
@@ -74,10 +62,7 @@ class FetchLimits:
 
 
 class TransientError(NetworkError):
-    """A failure that may pass: no answer, a cut connection, a stalled one, 429, 5xx.
-
-    `retry_after` is the seconds that the host asks to wait.
-    """
+    """A failure that may pass; `retry_after`: the seconds that the host asks to wait."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -87,9 +72,7 @@ class TransientError(NetworkError):
 def no_network(error: BaseException, url: str) -> NoNetworkError | None:
     """Return the error for a failure because a name does not resolve or there is no route; else None.
 
-    Args:
-        error: What an HTTP library raised, with its causes.
-        url: Address that was asked; that of the request counts more, which may follow a redirect.
+    The host is that of the request, if `error` or a cause of it has one; else that of `url`.
     """
     with suppress(AttributeError, RuntimeError):  # httpx's, of an error without a request
         url = str(error.request.url)  # type: ignore[attr-defined]
@@ -162,11 +145,9 @@ def with_retries(
 
 
 def wait_before(failures: int, error: NetworkError, limits: FetchLimits) -> float:
-    """Return the seconds to wait after so many failures in a row.
-
-    The host's own wish counts if it has one; else the wait doubles each time, and half of it is
-    random so that many clients do not come back at once. Raises `NetworkError`.
-    """
+    """Return the seconds to wait after so many failures in a row; raises `NetworkError`."""
+    # The host's own wish counts if it has one; else the wait doubles each time, and half of it is
+    # random so that many clients do not come back at once.
     if isinstance(error, TransientError) and error.retry_after is not None:
         if error.retry_after > limits.longest_retry_after:
             raise NetworkError(

@@ -51,8 +51,7 @@ from offline_data.fetch.progress import ByteProgress, total_of
 from offline_data.fetch.retry import FetchLimits
 
 T = TypeVar("T")
-_GRACE = 1.0
-"""Seconds that threads get to notice the end; one that waits for a host is left to its limits."""
+_GRACE = 1.0  # seconds for threads to notice the end; one waiting for a host is left to its limits
 
 
 def run_fetch(
@@ -71,14 +70,10 @@ def run_fetch(
     If one file fails, the others stop.
 
     Args:
-        plan: From `plan_fetch`.
         settings: The settings that the plan was made with.
         limits: Waits, tries, connections; None for the defaults.
         sleep: Waits so many seconds between tries; None for a wait that Ctrl-C ends.
         cancelled: Set by another thread to end the run.
-
-    Returns:
-        One for each step, in the order of the plan.
 
     Raises:
         OfflineError: Offline, and a file is neither here nor on this machine; no socket was opened.
@@ -136,15 +131,10 @@ class Arrival:
     """A whole file that agrees with everything its source publishes about it."""
 
     url: str
-    """URL it came from."""
     path: Path
-    """Path of its bytes."""
     hashes: Hashes
-    """Their digests and size."""
-    etag: str | None = None
-    """Validator that the host gave."""
-    outside: bool = False
-    """Whether the bytes are the user's own file, which stays as and where it is."""
+    etag: str | None = None  # validator that the host gave
+    outside: bool = False  # whether the bytes are the user's own file, which stays as it is
 
 
 class FileFetch:

@@ -72,8 +72,7 @@ __all__ = [
 UNVERSIONED = "unversioned"
 """The only revision of a source that publishes neither versions nor digests."""
 
-PART_BYTES = 32 << 20
-"""Bytes of one part; a conversion holds a few of them at a time."""
+PART_BYTES = 32 << 20  # bytes of one part; a conversion holds a few of them at a time
 
 
 NOT_TAKEN = {

@@ -40,8 +40,7 @@ NOTE_CUT = (
     "no end flag is set where the next observation is not the following row's; the last step is marked "
     "truncated."
 )
-NEITHER = "It is neither numbers nor a text for each row."
-"""Why a leaf of a tensordict is dropped."""
+NEITHER = "It is neither numbers nor a text for each row."  # why a leaf is dropped
 
 _TRAJECTORIES: Key = ("collector", "traj_ids")
 _CHUNK_BYTES = 4 << 20  # of rows that are compared at once
@@ -51,12 +50,9 @@ _CHUNK_BYTES = 4 << 20  # of rows that are compared at once
 class BufferRows:
     """Rows of a buffer, and their order."""
 
-    steps: Mapping[Key, NDArray[Any]]
-    """`[R, …]` columns of step leaves; flags and rewards `[R, 1]`."""
-    seen: Mapping[Key, NDArray[Any]]
-    """`[R, …]` observations before the action."""
-    after: Mapping[Key, NDArray[Any]]
-    """`[R, …]` observations after it; empty where the buffer has none."""
+    steps: Mapping[Key, NDArray[Any]]  # `[R, …]` step leaves; flags and rewards `[R, 1]`
+    seen: Mapping[Key, NDArray[Any]]  # `[R, …]` observations before the action
+    after: Mapping[Key, NDArray[Any]]  # `[R, …]` after it; empty where the buffer has none
     sequences: Sequence[NDArray[np.int64]]
     """Rows in the order of time; of each environment or trajectory."""
     last_known: Sequence[int] | None = None
@@ -137,8 +133,7 @@ class BufferDataset(RawDataset):
         joints = breaks = 0
         self._episodes: list[tuple[NDArray[np.int64], int]] = []
         """Rows of each episode, and the row whose observation is its last; -1: unknown."""
-        self._cut = set[int]()
-        """Last rows of episodes that end where the next row does not follow."""
+        self._cut = set[int]()  # last rows of episodes that end where the next row does not follow
         for number, sequence in enumerate(rows.sequences):
             ends = self._ends(sequence)
             cuts = self._breaks(sequence) & ~ends[:-1]
@@ -182,11 +177,9 @@ class BufferDataset(RawDataset):
         return found
 
     def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
         return (Shard("the buffer", episodes=len(self._episodes)),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
-        """Read its episodes in batches."""
         columns = (*self._rows.steps.values(), *self._rows.seen.values())
         most = max(1, BATCH_BYTES // max(1, sum(x[:1].nbytes for x in columns)))
         waiting: list[tuple[NDArray[np.int64], int]] = []

@@ -54,10 +54,8 @@ from offline_data.formats.fingerprint import fingerprint
 from offline_data.formats.options import ALL_SPLITS, names_in
 from offline_data.raw.npy import open_npz, read_npy
 
-Annotation: TypeAlias = tuple[int, int, str, str]
-"""First step, one past the last, task and instruction."""
-Kind: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
-"""Dtype and shape of an array of a step."""
+Annotation: TypeAlias = tuple[int, int, str, str]  # first step, stop, task and instruction
+Kind: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"  # dtype, shape of an array of a step
 
 RECORDINGS = "ep_start_end_ids.npy"
 WORDS = "lang_annotations/auto_lang_ann.npy"
@@ -67,8 +65,7 @@ _STEP, _INDEX, _LONGEST = 1 << 26, 1 << 30, 10**8
 """Maximum bytes of a step and of an index file, and maximum steps of a recording."""
 _CUT = 512
 """Steps after which a recording is cut at the next step without an instruction, or after twice as many."""
-_LOOKED_AT = 1000
-"""Files of steps of which a revision depends on the content."""
+_LOOKED_AT = 1000  # files of steps whose content changes the revision
 
 _ACTIONS: dict[str, Key] = {"actions": ("action",), "rel_actions": ("extra", "rel_actions")}
 _INSTRUCTION: Key = ("language_instruction",)
@@ -102,18 +99,15 @@ class Calvin(CatalogSource):
     )
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """Return nothing: the archives are not read."""
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Raise: all folders are the user's."""
         raise NotFoundError(
             f"There is no {self.name}:{name}: its archives of up to 656 GB are not downloaded",
             hint="get one with CALVIN's dataset/download_data.sh, then `offline-data convert task_D_D NAME`",
         )
 
     def has_format(self, path: Path) -> bool:
-        """Return True if a folder, or its training or validation folder, has recordings of such files."""
         for folder in _folders_in(path).values():
             first = int(_read_recordings(folder)[0, 0])
             return is_file(folder / _file_of(first))
@@ -139,7 +133,6 @@ class Calvin(CatalogSource):
         return Release(name, fingerprint(path, filter(is_file, files)), local=path, splits=splits)
 
     def open(self, release: Release, raw: Path) -> CalvinEpisodes:
-        """Open it: reads what the recordings are, their instructions, and the first step."""
         folders = _folders_in(raw)
         if release.options.split not in {None, ALL_SPLITS}:
             folders = {str(release.options.split): folders[str(release.options.split)]}
@@ -183,11 +176,9 @@ class Recording:
 
     folder: Path
     first: int
-    stop: int
-    """One past its last step."""
+    stop: int  # one past its last step
     scene: str | None
-    annotations: Sequence[Annotation]
-    """Those of its steps only."""
+    annotations: Sequence[Annotation]  # those of its steps only
 
     def cuts(self) -> Iterator[tuple[int, int, bool]]:
         """Yield the first step of each episode, one past its last, and whether the next one is known."""
@@ -217,12 +208,10 @@ class Recording:
 class Piece:
     """A part of a recording."""
 
-    recording: int
-    """Number of the recording."""
+    recording: int  # its number
     first: int
     stop: int
-    final: bool
-    """Whether step `stop` belongs to the recording, too."""
+    final: bool  # whether step `stop` belongs to the recording, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +220,8 @@ class CalvinEpisodes(RandomAccess):
 
     recordings: tuple[Recording, ...]
     episodes: tuple[Piece, ...]
-    columns: Mapping[str, Kind]
-    """The arrays of a step that are read."""
-    names: frozenset[str]
-    """Names of all arrays of a step."""
+    columns: Mapping[str, Kind]  # the arrays of a step that are read
+    names: frozenset[str]  # names of all arrays of a step
     info: SourceInfo
 
     @cached_property
@@ -243,14 +230,12 @@ class CalvinEpisodes(RandomAccess):
         return np.array([(one.stop - one.first + 1) * step for one in self.episodes])
 
     def parts(self, budget: int) -> Sequence[Part]:
-        """Cut all episodes into consecutive parts of about `budget` bytes."""
         return [
             Part(first, stop, sum(one.stop - one.first for one in self.episodes[first:stop]))
             for first, stop in runs_within(self._sizes, budget)
         ]
 
     def read_part(self, part: Part) -> EpisodeBatch:
-        """Read the files of some episodes; raises `FormatError` naming the file."""
         chosen = self.episodes[part.first : part.stop]
         lengths = np.array([one.stop - one.first for one in chosen])
         rows = {

@@ -107,8 +107,7 @@ def _has_none_as_text(reader: DatasetReader) -> bool:
 
 
 _ROWS = 1 << 14
-_LEAST_IMAGE = 1024
-"""Bytes of a row from which on numbers were probably a JPEG or PNG file."""
+_LEAST_IMAGE = 1024  # bytes of a row from which on numbers were probably a JPEG or PNG file
 
 CORRECTIONS: Mapping[str, tuple[Correction, ...]] = {
     "files": (

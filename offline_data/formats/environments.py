@@ -26,11 +26,9 @@ from offline_data.store.spaces import observed_leaves
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-_MOST_NUMBERS = 1 << 26
-"""Maximum number of elements of a `Box`, whose two bounds are arrays of its shape."""
+_MOST_NUMBERS = 1 << 26  # elements of a `Box`, whose two bounds are arrays of its shape
 
-_LISTED = 256
-"""Elements of a `Box` up to which bounds are written one by one, even if they are equal."""
+_LISTED = 256  # elements of a `Box` up to which even equal bounds are written one by one
 
 _KINDS = ("Dict", "Tuple", "Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text")
 
@@ -227,10 +225,8 @@ def make_environment(
     Its entry points and wrappers are ignored; the registered ones are used. An environment of D4RL is
     replaced by its successor, with a warning that says how they differ.
 
-    Args:
-        spec: Of JSON values, as Gymnasium writes it.
-        options: Further keywords for `gymnasium.make`, which go before those of the spec.
-        requires: Packages that the source lists as required, for a hint.
+    `spec` has JSON values, as Gymnasium writes it; `options` are keywords for `gymnasium.make` that
+    go before those of the spec; `requires` packages that the source lists as required, for a hint.
 
     Raises:
         MissingDependencyError: gymnasium, or what the environment needs, cannot be imported.

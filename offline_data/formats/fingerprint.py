@@ -9,15 +9,11 @@ from pathlib import Path
 
 from offline_data.base.errors import AccessError
 
-WHOLE = 64 << 20
-"""Maximum total size of files that are hashed completely."""
-SAMPLED = "-sampled"
-"""Suffix of the revision of larger files."""
-_BUDGET = 4 << 20
-"""Bytes read of larger files."""
+WHOLE = 64 << 20  # maximum total size of files that are hashed completely
+SAMPLED = "-sampled"  # suffix of the revision of larger files
+_BUDGET = 4 << 20  # bytes read of larger files
 _BLOCK = 64 << 10
-_LEAST = 4 << 10
-"""Minimum size of a block read of a file, of which there are two."""
+_LEAST = 4 << 10  # minimum size of a block read of a file, of which there are two
 
 
 def fingerprint(base: Path, files: Iterable[Path]) -> str:

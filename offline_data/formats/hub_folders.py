@@ -23,15 +23,12 @@ class HubFolders(CatalogSource):
     Subclasses define the repository, its data files, `accepts_file` and `open`.
     """
 
-    repository: ClassVar[str]
-    """`user/name` on the hub."""
-    folder: ClassVar[str] = ""
-    """Folder of all datasets in it, with a trailing slash; empty: the whole repository."""
+    repository: ClassVar[str]  # `user/name` on the hub
+    folder: ClassVar[str] = ""  # of all datasets in it, with a trailing slash; empty: all of it
     magic: ClassVar[Mapping[str, bytes]]
     """Suffixes of the data files (`.npz`), and their first bytes."""
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List the folders that have data files on the hub now; raises like `list_hub`."""
         known = {entry.name: entry for entry in self.catalog()}
         listing = list_hub(self.repository, self.folder, None, settings)
         paths = [Path(file.path) for file in self._data(listing.files)]
@@ -87,12 +84,10 @@ class HubFolders(CatalogSource):
         raise NotImplementedError
 
     def has_format(self, path: Path) -> int:
-        """Count the names in such a file, or in the first data file of a folder."""
         files = self.files_at(path)
         return self.accepts_file(files[0]) if files else 0
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user, or the data files of a folder, without subfolders."""
         files = self.files_at(path)
         if not files:
             expected = " or ".join(self.magic)

@@ -43,7 +43,6 @@ class Local(Source):
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Raise: a local dataset that is not on this disk exists nowhere else."""
         names = [e.id.name for e in list_datasets(settings.root) if e.id.source == self.name]
         create = f"create it: `offline-data convert PATH {shlex.quote(name)}`"
         wanted = f"local:{name}" + (f"@{revision}" if revision else "")
@@ -56,22 +55,16 @@ class Local(Source):
         return (path / MANIFEST).is_file()
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a dataset directory; its revision is that of its files, from the manifest."""
         manifest = read_manifest(path)
         content = json.dumps([manifest.id, manifest.digests], sort_keys=True)
         return Release(name, f"local-{sha256(content.encode()).hexdigest()[:12]}", local=path)
 
     def open(self, release: Release, raw: Path) -> StoredEpisodes:  # noqa: ARG002
-        """Open a dataset directory as raw data."""
         return StoredEpisodes(raw)
 
 
 class StoredEpisodes(RandomAccess):
-    """The episodes of a dataset directory, read in parts to be written again.
-
-    Args:
-        path: The directory; raises like `open_reader`.
-    """
+    """Episodes of a dataset directory, to be written again; raises as `open_reader`."""
 
     threaded = True  # disk-bound, whatever the number of processes
 

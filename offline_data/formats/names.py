@@ -11,8 +11,7 @@ from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.ids import did_you_mean, looks_like_path, offer, parse_id
 from offline_data.store.library import has_manifest
 
-Choose = Callable[[str, Sequence[str], str], str]
-"""Called with a question, its answers and a hint; returns an answer."""
+Choose = Callable[[str, Sequence[str], str], str]  # (question, answers, hint) -> answer
 
 _MOST_LISTED = 20
 
@@ -58,14 +57,9 @@ def find_ids(text: str, settings: Settings, *, catalogue: bool = True) -> list[s
     """Return the ids that a name without a source may refer to, datasets on this disk first.
 
     An id or path refers to itself. Otherwise the first non-empty of these is returned: datasets on
-    this disk with this name, then in catalogues; on this disk with it as the end or a part of the
-    name, then in catalogues; `door` is a part of `D4RL/door/human-v2`. May be empty. A revision
-    (`@…`) is kept.
-
-    Args:
-        text: The user's input.
-        settings: Has the root.
-        catalogue: Whether to include datasets that are not on this disk.
+    this disk with this name, then in catalogues (unless `catalogue` is false); on this disk with it
+    as the end or a part of the name, then in catalogues; `door` is a part of `D4RL/door/human-v2`.
+    May be empty. A revision (`@…`) is kept.
     """
     if ":" in text or looks_like_path(text) or has_manifest(Path(text)):
         return [text]

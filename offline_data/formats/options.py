@@ -29,66 +29,48 @@ if TYPE_CHECKING:
 
     from offline_data.store.manifest import Manifest
 
-ALL_SPLITS = "all"
-"""Stands for all splits of a dataset, one after the other."""
+ALL_SPLITS = "all"  # all splits of a dataset, one after the other
 
-Range: TypeAlias = tuple[int | None, int | None]
-"""Half-open range; None: from the first, or to the last."""
+Range: TypeAlias = tuple[int | None, int | None]  # half-open; from the first, to the last
 
-Alignment: TypeAlias = Literal["raw", "regenerated"]
-"""Whether the observations of a LIBERO file were recorded after the actions of their rows, or before."""
+Alignment: TypeAlias = Literal["raw", "regenerated"]  # observations after their actions, or before
 
 Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
 """Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
-Eos: TypeAlias = Literal["auto", "yes", "no"]
-"""Whether an end-of-text token is appended to documents."""
+Eos: TypeAlias = Literal["auto", "yes", "no"]  # whether documents end with the end-of-text token
 
-ROLES: dict[Form, tuple[str, ...]] = {
+ROLES: dict[Form, tuple[str, ...]] = {  # of columns; `score` (a number) may be added to each
     "text": ("text",),
     "prompt": ("prompt", "completion"),
     "pairs": ("prompt", "chosen", "rejected"),
     "messages": ("messages",),
 }
-"""Roles of columns in each form; `score` (a number) may be added to each."""
 
-MAX_LENGTH = 1 << 20
-"""Greatest `max_length`."""
+MAX_LENGTH = 1 << 20  # greatest `max_length`
 
-_MOST_DIGITS = 18
-"""Maximum digits of an episode's number: more do not fit into int64."""
+_MOST_DIGITS = 18  # digits of an episode's number: more do not fit into int64
 
 
 class Option(NamedTuple):  # made faster than a dataclass, for `--help`
     """An option as the command line, files and manifests have it."""
 
-    help: str
-    """Its text in `--help`."""
-    metavar: str | None = None
-    """Its value in `--help`; None: no value, or one of several words."""
-    parse: Callable[[Any], Any] | None = None
-    """Function of the text that a user gives; None: the value is as the field has it."""
-    flag: str | None = None
-    """Its name on the command line, where that is not the name of the field."""
-    least: int | None = None
-    """Smallest value."""
-    only: Literal["download", "convert"] | None = None
-    """The only command that has it; None: both."""
-    help_of_convert: str | None = None
-    """Its text in `convert --help`, where it is another one."""
-    sources: tuple[str, ...] = ()
-    """Sources that it is for; empty: any."""
-    below: str | None = None
-    """Option that it follows in `--help`; None: that of the field before."""
+    help: str  # its text in `--help`
+    metavar: str | None = None  # its value in `--help`; None: no value, or one of several words
+    parse: Callable[[Any], Any] | None = None  # of a user's text; None: the field's value
+    flag: str | None = None  # name on the command line, if not the field's
+    least: int | None = None  # smallest value
+    only: Literal["download", "convert"] | None = None  # the only command with it; None: both
+    help_of_convert: str | None = None  # its text in `convert --help`, if it is another one
+    sources: tuple[str, ...] = ()  # that it is for; empty: any
+    below: str | None = None  # option that it follows in `--help`; None: that of the field before
     place: int | None = None
     """Its place in `datasets.lock`, whose text stays the same between versions, and in messages
     about `datasets.toml`; None: it is in neither, since it does not decide what is on the disk."""
-    recorded: bool = True
-    """Whether the manifest records it."""
-    suggested: bool = True
-    """Whether commands that messages suggest have it."""
+    recorded: bool = True  # whether the manifest records it
+    suggested: bool = True  # whether commands that messages suggest have it
 
 
 def _option(default: Any, text: str, **more: Any) -> Any:
@@ -170,8 +152,7 @@ def to_arguments(options: Options | TextOptions) -> list[str]:
     return words
 
 
-_PLACES = ("tokenizer", "tokenizer_revision")
-"""Location of a tokenizer, in place of its identity."""
+_PLACES = ("tokenizer", "tokenizer_revision")  # location of a tokenizer, not its identity
 
 
 @pickled_by_name
@@ -361,21 +342,18 @@ class Options:
         "Keep episodes whole where a next observation differs from the next row, and store both. "
         "(default: end the episode there, truncated)",
         place=5,
-    )
-    """With False an existing dataset of either kind is accepted."""
+    )  # with False an existing dataset of either kind is accepted
     skip_bad_episodes: bool = _option(
         False,
         "Skip episodes that cannot be read, and list them in the manifest. (default: fail)",
         place=6,
-    )
-    """An existing dataset of either kind is accepted."""
+    )  # an existing dataset of either kind is accepted
     skip_bad_features: bool = _option(
         False,
         "Leave out infos that differ in shape or type between episodes, with a note. (default: fail)",
         sources=("minari",),
         place=11,
-    )
-    """An existing dataset of either kind is accepted."""
+    )  # an existing dataset of either kind is accepted
     checkpoints: Range | None = _option(
         None,
         "Only checkpoints A to B - 1, counted from 0.",
@@ -389,8 +367,7 @@ class Options:
         "How to store images. encoded keeps the JPEG or PNG files of the source and decodes them when "
         "sampled; raw stores pixels. (default: as in the source)",
         place=4,
-    )
-    """None: as `encoded`, and an existing dataset of either kind is accepted."""
+    )  # None: as `encoded`, and an existing dataset of either kind is accepted
     video: Literal["keep", "png", "raw", "skip"] | None = _option(
         None,
         "How to store videos. keep: keep the mp4 files and decode frames when sampled; png: store "
@@ -484,7 +461,6 @@ class Options:
 
     @property
     def whole(self) -> bool:
-        """Whether the whole dataset is requested."""
         return self.episodes is None and self.checkpoints is None and self.only is None
 
     def accept(self, manifest: Manifest) -> bool:
@@ -499,7 +475,6 @@ class Options:
         )
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options that are recorded in the manifest."""
         found = {n: getattr(self, n) for n, option in options_of(self).items() if option.recorded}
         lists = {n: list(value) for n, value in found.items() if isinstance(value, tuple)}
         mapping = self.mapping and self.mapping.to_json()
@@ -523,10 +498,8 @@ class Options:
 
 
 def video_kind(manifest: Manifest) -> str:
-    """Return how a dataset has its videos: `keep`, `png`, `raw` or `skip`.
-
-    Those of before there was `keep` are `png`, and state nothing.
-    """
+    """Return how a dataset has its videos: `keep`, `png`, `raw` or `skip`."""
+    # Those of before there was `keep` are `png`, and state nothing.
     recorded = (manifest.converter.get("options") or {}).get("video")
     leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
     kept = any(leaf.encoding == "video" for leaf in leaves)

@@ -12,8 +12,7 @@ from offline_data.raw.hdf5 import open_hdf5
 from offline_data.raw.hdf5_tree import datasets_in
 from offline_data.raw.npy import open_npz
 
-NPZ_BYTES = 1 << 42
-"""Largest total of an npz file whose names are read."""
+NPZ_BYTES = 1 << 42  # largest total of an npz file whose names are read
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,7 @@ class ArrayNames:
 
 
 def array_names(path: Path) -> Collection[str]:
-    """Return the names of the arrays of an npz or HDF5 file; none for a folder.
-
-    Raises `FormatError` for a file of another kind, or a damaged one.
-    """
+    """Return the names of the arrays of an npz or HDF5 file; raises `FormatError`. Folder: none."""
     return once(path, _read_names) if is_file(path) else ()
 
 

@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from offline_data.formats.base import Source
     from offline_data.formats.catalogues import Catalog
 
-ENTRY_POINT_GROUP = "offline_data.sources"
-"""Entry point group for adapters of other packages, by source name."""
+ENTRY_POINT_GROUP = "offline_data.sources"  # for adapters of other packages, by source name
 
-_MOST_LISTED = 8
-"""Maximum number of names in a message."""
-_MOST_FOUND = 200
-"""Maximum number of datasets searched for in a folder."""
-_MOST_OTHERS = 300
-"""Maximum number of other files and folders that are examined; see `MOST_ALIKE`."""
+_MOST_LISTED = 8  # names in a message
+_MOST_FOUND = 200  # datasets searched for in a folder
+_MOST_OTHERS = 300  # other files and folders that are examined; see `MOST_ALIKE`
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -133,10 +129,7 @@ def get_source(name: str) -> Source:
 
 
 def get_catalog(name: str) -> Catalog:
-    """Return the list of datasets of a source, without importing its adapter if it is built in.
-
-    Raises like `get_source`.
-    """
+    """Return the catalogue of a source, without its adapter if built in; raises as `get_source`."""
     return cast("Catalog", _create(_CATALOGS[name])) if name in _CATALOGS else get_source(name)
 
 
@@ -206,11 +199,7 @@ def _suggest_commands(path: Path) -> Iterator[str]:
 
 
 class FolderOfDatasetsError(FormatError):
-    """A folder that is not a dataset but contains some.
-
-    Attributes:
-        found: Path and source of each.
-    """
+    """A folder that is not a dataset but contains some, `found`: path and source of each."""
 
     def __init__(self, path: Path, found: dict[Path, str]) -> None:
         self.path, self.found = path, found
@@ -225,7 +214,6 @@ class FolderOfDatasetsError(FormatError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep `found` when pickled."""
         return type(self), (self.path, self.found)
 
 
@@ -260,10 +248,8 @@ def datasets_below(
 
 
 def check_plain(path: Path) -> None:
-    """Raise unless `path` is a regular file or a folder: opening anything else may block forever.
-
-    Raises `NotFoundError`, `FormatError` for a named pipe, a device or a socket, `AccessError`.
-    """
+    """Raise `NotFoundError`, `AccessError`, or `FormatError` unless it is a file or a folder."""
+    # Opening a named pipe, a device or a socket may block forever.
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -16,10 +16,8 @@ from offline_data.formats.catalogues import Catalog, CatalogEntry
 from offline_data.formats.registry import get_catalog, get_source, iter_catalogs, source_names
 from offline_data.store.library import Listing, list_local
 
-_VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")
-"""The base of a name, and the number of its version."""
-_SIMILAR = 0.75
-"""Minimum `difflib` similarity at which an unknown word is replaced by a known one."""
+_VERSION = re.compile(r"(.*?)(?:[-_]?v(\d+))?")  # base of a name, number of its version
+_SIMILAR = 0.75  # `difflib` similarity from which on an unknown word is replaced by a known one
 
 
 @pickled_by_name
@@ -27,28 +25,22 @@ _SIMILAR = 0.75
 class CatalogDataset:
     """One dataset in a source's catalogue."""
 
-    id: str
-    """`source:name`."""
+    id: str  # `source:name`
     source: str
     name: str
-    here: bool
-    """Whether any revision of it is on this disk."""
-    transitions: int | None
-    """None if the catalogue lacks it, like the next two."""
+    here: bool  # whether any revision of it is on this disk
+    transitions: int | None  # None if the catalogue lacks it, like the next two
     episodes: int | None
-    bytes: int | None
-    """Bytes to download."""
+    bytes: int | None  # to download
     summary: str
     notes: tuple[str, ...]
     licence: str | None = None
     """Licence of the source's datasets; a downloaded one may have its own, like the next."""
     citation: str | None = None
-    action: str | None = None
-    """`continuous` or `discrete`; None if unknown."""
+    action: str | None = None  # `continuous` or `discrete`; None if unknown
 
     @property
     def command(self) -> str:
-        """The command line that downloads it."""
         return f"offline-data download {self.id}"
 
 
@@ -105,13 +97,11 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
 class Bounds:
     """Limits of a search; a dataset whose value is unknown does not satisfy a limit."""
 
-    min_bytes: int | None = None
-    """Bytes to download; limits are inclusive."""
+    min_bytes: int | None = None  # to download; limits are inclusive
     max_bytes: int | None = None
     min_episodes: int | None = None
     max_episodes: int | None = None
-    action: str | None = None
-    """`continuous` or `discrete`."""
+    action: str | None = None  # `continuous` or `discrete`
 
     def admit(self, one: CatalogDataset) -> bool | None:
         """Return whether a dataset satisfies all limits; None if unknown."""
@@ -130,8 +120,7 @@ class Bounds:
         return None if unknown or (self.action and one.action is None) else True
 
 
-ALL = Bounds()
-"""No limits."""
+ALL = Bounds()  # no limits
 
 
 def search(
@@ -143,11 +132,7 @@ def search(
     `*`, `?` or `[…]` is a glob that the id, or its name, must match. If no dataset matches, words
     that occur nowhere are replaced by the most similar ones, with a note. Names that begin with a
     word come first, then those with a part (after `/`) that does; new versions before old ones.
-
-    Args:
-        query: Words; an empty query matches every dataset.
-        bounds: Limits that datasets must satisfy.
-        limit: Maximum number of results; a note reports the total.
+    `limit` is the maximum number of results; a note reports the total.
     """
     known = known_datasets(settings)
     texts = {text: f"{text} {entry.summary}".casefold() for text, (_, entry) in known.items()}

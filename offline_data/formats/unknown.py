@@ -18,8 +18,7 @@ from offline_data.raw.hdf5 import is_hdf5
 if TYPE_CHECKING:
     from offline_data.formats.base import Source
 
-_LISTED = 8
-"""Maximum number of names in a message."""
+_LISTED = 8  # maximum number of names in a message
 
 _NO_ARRAYS = ("it has no arrays", "the program that wrote it recorded nothing")
 

@@ -28,11 +28,9 @@ from offline_data.project.requests import (
     options_in,
 )
 
-VERSION = 1
-"""Version of the file that is written, and the newest that is read."""
+VERSION = 1  # of the file that is written, and the newest that is read
 
-MAX_BYTES = 32 << 20
-"""Bytes of the largest lock file: it has about 200 for each raw file."""
+MAX_BYTES = 32 << 20  # bytes of the largest lock file: it has about 200 for each raw file
 
 _HEADER = (
     "# Written by `offline-data lock`: change datasets.toml and run it again instead of editing\n"
@@ -45,8 +43,7 @@ _AGAIN = "restore the file, or delete it and run `offline-data lock`"
 class LockedFile:
     """A raw file that a dataset was made from; what is not known is None."""
 
-    path: str
-    """Relative posix path among the files of the dataset."""
+    path: str  # relative posix path among the files of the dataset
     url: str | None = None
     """URL when it was locked; `sync` asks the source instead, which may have moved it."""
     size: Count | None = None
@@ -62,10 +59,8 @@ _LockedOptions = make_dataclass(
 class _LockedTable:
     """The table of a dataset."""
 
-    id: Id
-    """Its id with the source's revision, without that of a range of episodes."""
-    requested: Id
-    """Its id in `datasets.toml` when it was locked."""
+    id: Id  # with the source's revision, without that of a range of episodes
+    requested: Id  # its id in `datasets.toml` when it was locked
     options: Annotated[Options, _LockedOptions, options_in]
     transitions: Count
     episodes: Count
@@ -88,8 +83,7 @@ class _LockedTable:
 class LockedDataset(_LockedTable):
     """A dataset of a lock file."""
 
-    name: str
-    """Its short name in the project."""
+    name: str  # its short name in the project
 
     @property
     def stored_id(self) -> DatasetId:
@@ -143,10 +137,7 @@ def _toml(value: Any) -> str:
 
 
 def write_lock(file: Path, datasets: Mapping[str, LockedDataset]) -> bool:
-    """Write a lock file unless it has the same text already; returns whether it was written.
-
-    Raises `AccessError`, `NoSpaceError`.
-    """
+    """Write a lock file unless it has the same text already; returns whether it was written."""
     data = dump_lock(datasets).encode()
     with disk_errors(file.parent):
         if file.is_file() and file.read_bytes() == data:

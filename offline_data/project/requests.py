@@ -25,8 +25,7 @@ from offline_data.base.errors import UsageError
 from offline_data.base.ids import DatasetId, parse_id
 from offline_data.formats.options import SAVED, Options, TextOptions, parse_range
 
-MAX_BYTES = 1 << 20
-"""Bytes of the largest `datasets.toml` that is read."""
+MAX_BYTES = 1 << 20  # bytes of the largest `datasets.toml` that is read
 
 EXAMPLE = 'for example door = "minari:D4RL/door/human-v2" below [datasets]'
 
@@ -40,11 +39,7 @@ Name: TypeAlias = Annotated[
 
 
 def options_fields(text: Any = TextOptions) -> list[tuple[str, Any, Any]]:
-    """Return the fields of a table of options, as `make_dataclass` takes them.
-
-    Args:
-        text: Annotation of the options of text; see `decode`.
-    """
+    """Return the fields of a table of options for `make_dataclass`; `text`: see `decode`."""
     kinds = get_type_hints(Options)
     written = {kinds["episodes"]: Range | None, kinds["text"]: text | None}
     return [
@@ -75,10 +70,8 @@ class _RequestsFile:
 class DatasetRequest:
     """A dataset as `datasets.toml` asks for it."""
 
-    name: str
-    """Its short name in the project."""
-    id: DatasetId
-    """Its id, with a revision if the project insists on one."""
+    name: str  # its short name in the project
+    id: DatasetId  # with a revision if the project insists on one
     options: Options
 
 

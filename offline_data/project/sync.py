@@ -50,14 +50,10 @@ _MOST_NAMED = 5
 class LockResult:
     """Result of `lock`."""
 
-    path: Path
-    """The lock file."""
-    datasets: tuple[LockedDataset, ...]
-    """Its datasets, sorted by name; with `check`, as they are in the file."""
-    changes: tuple[str, ...]
-    """A sentence for each change in it, or with `check` for each that is needed."""
+    path: Path  # the lock file
+    datasets: tuple[LockedDataset, ...]  # sorted by name; with `check`, as they are in the file
+    changes: tuple[str, ...]  # a sentence each; with `check`, for what is needed
     written: bool
-    """Whether it was written."""
 
 
 @pickled_by_name
@@ -65,15 +61,11 @@ class LockResult:
 class SyncedDataset:
     """A dataset that is on this disk as locked; after a dry run, that would be."""
 
-    name: str
-    """Its short name in the project."""
-    id: DatasetId
-    """Its id on this disk, revision included."""
+    name: str  # its short name in the project
+    id: DatasetId  # its id on this disk, revision included
     path: Path
     action: Action
-    """Actions taken, or planned by a dry run."""
-    bytes: int
-    """Bytes of its raw files, as far as they are known."""
+    bytes: int  # of its raw files, as far as they are known
 
 
 def check_lock(file: Path) -> LockResult:

@@ -78,11 +78,7 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
     The kind is found by first bytes: zip, tar (ustar, v7, GNU, pax), either of them or one file
     compressed by gzip, xz or bzip2, which is named like the archive without its suffix. Checksums of
     compressed streams are compared; a plain tar has none of its contents. Memory is some blocks, and
-    the names.
-
-    Args:
-        path: The archive.
-        budget: Bytes that its members together may have, also those that are not read.
+    the names. `budget` limits the bytes of all members together, also of those that are not read.
 
     Raises:
         NotFoundError, AccessError: There is no such file, or it may not be read.
@@ -165,10 +161,7 @@ def _zip_members(path: Path, budget: int) -> Iterator[Member]:
 def open_zip(
     path: Path, *, budget: int, content: IO[bytes] | None = None
 ) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    """Open a zip archive, and give its files by name, checked as for `open_members`.
-
-    With `content`, these are its bytes, and `path` is only what messages call it.
-    """
+    """Give checked files of a zip by name; `content`: its bytes, `path` then is for messages."""
     if content is None:
         read_head(path)  # a missing file, or one that may not be read, in our words
     with name_damage(path):
@@ -189,10 +182,8 @@ def open_zip(
 
 
 def _check_count(archive: zipfile.ZipFile) -> None:
-    """Raise `BadZipFile` where the directory has not as many files as its end says.
-
-    A length in it that is damaged hides the files that follow; `zipfile` does not count.
-    """
+    """Raise `BadZipFile` where the directory has not as many files as its end says."""
+    # A length in it that is damaged hides the files that follow; `zipfile` does not count.
     file, found = cast("IO[bytes]", archive.fp), len(archive.infolist())
     file.seek(-_END - len(archive.comment), io.SEEK_END)
     end = file.read(_END)
@@ -211,7 +202,6 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Any:
-        """Read the next header, as the base class does."""
         block = archive.fileobj.read(tarfile.BLOCKSIZE)
         try:
             header = cls.frombuf(block, archive.encoding or "utf-8", archive.errors or "strict")
@@ -326,10 +316,7 @@ class _InflatedStream(io.RawIOBase):
 def _check_stream(
     stream: IO[bytes], path: Path, size: int | None = None, *, budget: int | None = None
 ) -> IO[bytes]:
-    """Return a stream of the next bytes of another one, which reads blocks, and names damage.
-
-    `size` is how many there are, where that is announced; `budget` is how many there may be.
-    """
+    """Return a stream of the next `size` bytes (None: all), at most `budget`, that names damage."""
     return io.BufferedReader(_CheckedStream(stream, path, size, budget), _BLOCK)
 
 

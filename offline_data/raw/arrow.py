@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PARQUET = b"PAR1"
-"""First bytes of a Parquet file."""
+PARQUET = b"PAR1"  # first bytes of a Parquet file
 _STREAM = b"\xff\xff\xff\xff"
 _SMALL = 256 << 20  # bytes that any file may unpack to
 _RATIO = 1024  # bytes that a byte of a larger file may unpack to; also rows read at once
@@ -64,10 +63,7 @@ def read_table(paths: Sequence[Path], columns: Sequence[str] | None = None) -> A
 
 
 def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> Iterator[Any]:
-    """Yield a Parquet file in order, as `pyarrow.Table`s of about `values` values, or of `rows` rows.
-
-    The first table has no rows. Raises as `read_table`.
-    """
+    """Yield tables of some `values` or of `rows`, first an empty one; raises as `read_table`."""
     pa = _pyarrow()
     with _name_damage(path, parquet=True), _open_parquet(path) as file:
         if file.metadata.num_rows > _SMALL + _RATIO * path.stat().st_size:
@@ -92,11 +88,8 @@ def iter_ranges(
 ) -> Iterator[Any]:
     """Yield ranges of rows of a Parquet file, each as one `pyarrow.Table`; raises as `read_table`.
 
-    Args:
-        path: The file.
-        ranges: Half-open, ascending and without overlap; not beyond the end.
-        columns: Names of the columns to read, if there; None: all.
-        rows: Rows that are decoded at once.
+    `ranges` are half-open, ascending, without overlap, and not beyond the end; `rows` are decoded
+    at once. `columns` as for `read_table`.
     """
     wanted = iter(ranges)
     first, stop = next(wanted, (0, 0))
@@ -137,10 +130,7 @@ def read_schema(path: Path) -> Any:
 
 
 def iter_arrow(path: Path) -> Iterator[Any]:
-    """Yield the record batches of an Arrow file or stream, in order, as `pyarrow.Table`s.
-
-    Raises as `read_table`.
-    """
+    """Yield the record batches of an Arrow file or stream as tables; raises as `read_table`."""
     pa = _pyarrow()
     with _name_damage(path, parquet=False), pa.memory_map(os.fsencode(path)) as source:
         batches, schema = _arrow_batches(source)

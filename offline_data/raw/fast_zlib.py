@@ -21,10 +21,7 @@ def fast_zlib() -> Any:
 
 
 def inflate(raw: bytes, nbytes: int) -> bytes | None:
-    """Inflate a whole zlib stream; None if it is damaged or longer than `nbytes`.
-
-    Bytes after the stream are ignored, as HDF5 does.
-    """
+    """Inflate a zlib stream and ignore what follows, as HDF5; None: damaged or too long."""
     fastest = _libdeflate()
     # It allocates `nbytes` at once, and takes 0 for "unknown".
     if fastest is not None and 0 < nbytes <= _LARGEST_RATIO * len(raw):
@@ -40,8 +37,7 @@ def inflate(raw: bytes, nbytes: int) -> bytes | None:
     return data if stream.eof and len(data) <= nbytes else None
 
 
-_LARGEST_RATIO = 1032
-"""Bytes that one byte of a deflate stream can stand for, at most."""
+_LARGEST_RATIO = 1032  # bytes that one byte of a deflate stream can stand for, at most
 
 
 @cache

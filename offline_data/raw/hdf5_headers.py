@@ -45,12 +45,10 @@ _NOTHING, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _TIME = 0, 1, 3, 5, 8, 0x
 _SHARED = 0b10
 _HAS_LARGEST = 0b1
 _CONTIGUOUS, _CHUNKED = 1, 2
-_NODE = struct.Struct("<4sBBHQQ")
-"""Begin of a B-tree's node: signature, type, level, entries, addresses of its siblings."""
+_NODE = struct.Struct("<4sBBHQQ")  # a B-tree's node: signature, type, level, entries, siblings
 _UNDEFINED = 2**64 - 1
 _CHUNKS = 64  # of one node of a B-tree, unless a file says otherwise
-_SMALL = 1 << 18
-"""Largest dataset in bytes that is read here; for larger ones, asking HDF5 takes no time that counts."""
+_SMALL = 1 << 18  # largest dataset in bytes read here; with larger ones HDF5 is as fast
 
 _Span: TypeAlias = "tuple[int, int]"
 
@@ -59,18 +57,12 @@ _Span: TypeAlias = "tuple[int, int]"
 class _Template:
     """The header of a dataset, and which of its bytes others of its kind have, too."""
 
-    mask: int
-    """Ones where bytes are compared; the first byte is the lowest."""
-    fixed: int
-    """The bytes that are compared."""
-    size: int
-    """Bytes of the header."""
-    begin: int
-    """Offset of the lengths of the axes."""
-    axes: struct.Struct
-    """Their format."""
-    layout: int
-    """Offset of the class of the layout."""
+    mask: int  # ones where bytes are compared; the first byte is the lowest
+    fixed: int  # the bytes that are compared
+    size: int  # bytes of the header
+    begin: int  # offset of the lengths of the axes
+    axes: struct.Struct  # their format
+    layout: int  # offset of the class of the layout
 
 
 @dataclass(frozen=True)
@@ -86,12 +78,7 @@ class _KnownDataset:
 
 
 class KnownHeaders:
-    """Headers of datasets in one file that is open in HDF5; a context manager.
-
-    Args:
-        path: The file.
-        file: The low-level file, for the sizes of its numbers.
-    """
+    """Headers of datasets in a file, open in HDF5 as `file` (low-level); a context manager."""
 
     def __init__(self, path: Path, file: Any) -> None:
         plan = file.get_create_plist()
@@ -106,10 +93,7 @@ class KnownHeaders:
         os.close(self._file)
 
     def find(self, key: Hashable, address: int) -> _KnownDataset | None:
-        """Return the header of a dataset that differs from the one added as `key` only in its shape.
-
-        None for all others. `address` is that of its object header.
-        """
+        """Return the header at `address` if it differs from that of `key` only in its shape."""
         known = self._known.get(key)
         if known is None:
             return None
@@ -119,10 +103,7 @@ class KnownHeaders:
         return _KnownDataset(raw, known)
 
     def read(self, header: _KnownDataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """Read a whole dataset, whose type in the file is `dtype`.
-
-        None if it is not small, in many chunks, or damaged: HDF5 can tell.
-        """
+        """Read a whole dataset of `dtype`; None: not small, in many chunks, or damaged."""
         shape, raw, layout = header.shape, header.raw, header.template.layout
         size = math.prod(shape) * dtype.itemsize
         if not 0 < size <= _SMALL:
@@ -147,10 +128,9 @@ class KnownHeaders:
     def _chunks(
         self, tree: int, shape: tuple[int, ...], chunk: tuple[int, ...], item: int
     ) -> list[int]:
-        """Return the addresses of all chunks in order; `[_UNDEFINED]` unless one node of a B-tree lists them.
-
-        All must be there, without filters skipped, in the order of their places, as HDF5 writes them.
-        """
+        """Return the addresses of all chunks; `[_UNDEFINED]` unless one B-tree node lists them."""
+        # All must be there, without filters skipped, in the order of their places, as HDF5 writes
+        # them.
         size = math.prod(chunk) * item
         count = math.prod(-(-n // max(1, c)) for n, c in zip(shape, chunk, strict=True))
         if not size or count > _CHUNKS or count * size > 2 * _SMALL or tree >= 2**63:

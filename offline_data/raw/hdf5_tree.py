@@ -32,16 +32,12 @@ from offline_data.raw.hdf5_headers import KnownHeaders
 from offline_data.raw.images import is_jpeg
 from offline_data.raw.inflate import check_chunks, read_rows
 
-NAMES = 1 << 27
-"""Bytes of memory for the names of a file: those of some 700,000 datasets."""
+NAMES = 1 << 27  # bytes of memory for the names of a file: those of some 700,000 datasets
 
-OPEN = 1 << 30
-"""Bytes of memory for the open groups and leaves of one episode: some 65,000; most have about ten."""
-_NAME, _NODE = 128, 16 << 10
-"""Bytes of a name in addition to its letters, and of an open group or leaf."""
+OPEN = 1 << 30  # bytes for the open groups and leaves of one episode: some 65,000; most have ten
+_NAME, _NODE = 128, 16 << 10  # bytes of a name besides its letters, and of an open group or leaf
 
-DEEPEST = 32
-"""Groups within groups."""
+DEEPEST = 32  # groups within groups
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -97,13 +93,12 @@ def check_open(count: int, group: Any) -> None:
 
 
 class Datasets(Mapping[str, Any]):
-    """Datasets of an open `h5py.File` by name, each opened when it is accessed."""
+    """Datasets of an open `h5py.File` by name, opened at access; raises `OSError` for damage."""
 
     def __init__(self, root: Any, names: Iterable[str]) -> None:
         self._root, self._names = root, dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> Any:
-        """Open a dataset; raises `OSError` where it is damaged."""
         if name not in self._names:
             raise KeyError(name)
         return h5().Dataset(_child(self._root, name, name))
@@ -278,10 +273,7 @@ def _join_path(path: tuple[str, ...]) -> bytes:
 
 
 def members(group: Any) -> list[tuple[str, str | None]]:
-    """List the links of a low-level group or file: their names, and where those that are not plain lead.
-
-    Raises `FormatError` where a name is not UTF-8.
-    """
+    """List a group's links: name (`FormatError` unless UTF-8), and target unless plain."""
     names: list[tuple[bytes, bool]] = []
     hard = h5().h5l.TYPE_HARD
     group.links.iterate(lambda name, info: names.append((name, info.type == hard)), info=True)
@@ -324,10 +316,7 @@ def read_attributes(group: Any, wanted: frozenset[str] | None = None) -> dict[st
 
 
 def number_attribute(group: Any, name: str) -> int | float:
-    """Read an attribute of a low-level group that is one number; integers of any width are exact.
-
-    Raises `TypeError` where it is not a single number.
-    """
+    """Read a numeric attribute of a group exactly; raises `TypeError` unless one number."""
     h5t, attribute = h5().h5t, h5().h5a.open(group, name.encode())
     kind = attribute.get_type()
     # HDF5 writes as many values as the attribute has, wherever they go.
@@ -362,14 +351,11 @@ def read_plain(
     row_shape: tuple[int, ...],
     headers: KnownHeaders | None = None,
 ) -> NDArray[Any] | None:
-    """Read the dataset `name` of a low-level group if it is `[rows, *row_shape]` of `dtype`, unfiltered.
+    """Read the dataset `name` of a group if it is unfiltered `[rows, *row_shape]` of `dtype`.
 
-    For leaves of short episodes, where every question to HDF5 takes as long as reading; `headers` of
-    the file of the group spares most of them.
-
-    Returns:
-        None also where it is absent, empty, damaged, or stored in another way than plainly in this
-        file; opening the dataset tells why.
+    Returns None if not, or if it is absent, empty, damaged or not stored plainly in this file;
+    opening it tells why. For short episodes, where each question to HDF5 takes as long as reading;
+    `headers` spares most.
     """
     low, encoded = h5(), name.encode()
     memory = _memory_type(dtype)
@@ -458,11 +444,9 @@ def _high(dataset: Any, start: int = 0, stop: int | None = None) -> Any:
 
 
 def first_frame(dataset: Any) -> bytes | None:
-    """Return the first row of a dataset of uint8 pieces if its rows are JPEG images, else None.
-
-    A row of a `[rows, length]` array may begin like an image by chance, so there all rows are
-    looked at, at both ends.
-    """
+    """Return the first row of a dataset of uint8 pieces if its rows are JPEG images, else None."""
+    # A row of a `[rows, length]` array may begin like an image by chance, so there all rows are
+    # examined, at both ends.
     frames = read_frames(dataset)
     whole = len(dataset.shape) > 1
     return frames[0] if frames and all(is_jpeg(f, whole=whole) for f in frames) else None

@@ -270,10 +270,8 @@ def _with_palette(image: NDArray[np.uint8]) -> Any:
 
 @cache
 def _fast_jpeg() -> Callable[[bytes, NDArray[Any]], bool] | None:
-    """Return simplejpeg's decoder if it is installed and gives the pixels that Pillow gives.
-
-    It decodes into an array, and returns False where Pillow is to decide.
-    """
+    """Return simplejpeg's decoder if it is installed and gives the pixels that Pillow gives."""
+    # It decodes into an array, and returns False where Pillow is to decide.
     try:
         fast = import_module("simplejpeg")
     except ImportError:

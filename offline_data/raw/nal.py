@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-_IDR = {"h264": {5}, "hevc": {16, 17, 18, 19, 20}}
-"""Types of units of pictures that need no earlier one."""
+_IDR = {"h264": {5}, "hevc": {16, 17, 18, 19, 20}}  # units whose pictures need no earlier one
 _SEI = {"h264": 6, "hevc": 39}
-_RECOVERY = 6
-"""Type of the message with the number of frames after which the picture is whole."""
-_MOST = 1 << 10
-"""Bytes of a unit that are searched for messages, which come before pictures."""
+_RECOVERY = 6  # type of the message with the number of frames after which the picture is whole
+_MOST = 1 << 10  # bytes of a unit that are searched for messages, which come before pictures
 
 
 def begins(codec: str, data: bytes, header: bytes) -> bool | None:
     r"""Return whether decoding may begin at a packet that the container marks; None: unknown.
 
-    Args:
-        codec: Name by FFmpeg; of others than `h264` and `hevc`, the mark is right.
-        data: The packet.
-        header: The configuration record of the stream (`avcC`, `hvcC`).
+    `codec` is FFmpeg's name: of others than `h264` and `hevc`, the mark is right. `header` is the
+    configuration record of the stream (`avcC`, `hvcC`).
 
     Example:
         >>> begins("h264", b"\0\0\0\2\x65\x88", b"\1\x64\0\x1f\xff")

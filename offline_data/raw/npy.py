@@ -23,8 +23,7 @@ from offline_data.raw.archive import Member, name_damage, open_members, open_zip
 from offline_data.raw.restricted_pickle import check_text, load, plain_dtype
 
 _BLOCK = 1 << 20
-_LONGEST_HEADER = 10_000
-"""Bytes of a header, which is parsed as a Python literal; numpy's own limit."""
+_LONGEST_HEADER = 10_000  # bytes of a header, which is parsed as a Python literal; numpy's limit
 _SUFFIX = ".npy"
 
 
@@ -42,12 +41,9 @@ class NpyHeader:
 def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False) -> NDArray[Any]:
     """Read the array of a `.npy` file, in its own memory, of the file's byte order and axis order.
 
-    Args:
-        stream: The file from its first byte to its last.
-        size: Maximum number of bytes; a larger array is rejected before memory is allocated.
-        where: File, and member of an archive, for messages.
-        objects: Whether to read arrays of objects, as `restricted_pickle.loads` does; a dict saved
-            with `numpy.save` is `.item()` of an array without dimensions.
+    `size` is the maximum number of bytes: a larger array is rejected before memory is allocated.
+    With `objects`, arrays of objects are read as `restricted_pickle.loads` does; a dict saved with
+    `numpy.save` is `.item()` of an array without dimensions.
 
     Raises:
         FormatError: It is not a `.npy` file, is truncated, has trailing bytes, or has objects that
@@ -93,10 +89,7 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
 
 
 def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
-    """Read the header of a `.npy` file and leave the stream at the first value.
-
-    Raises `FormatError` if it is damaged, or has a dtype that is not allowed.
-    """
+    """Read the header, up to the first value; raises `FormatError`, also for unsafe dtypes."""
     with name_damage(where):
         major, _minor = version = npy_format.read_magic(stream)
         if version not in {(1, 0), (2, 0), (3, 0)}:
@@ -124,9 +117,7 @@ def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
 def open_rows(path: Path, *, budget: int) -> Iterator[NpyRows]:
     """Open a `.npy` file that is compressed by gzip, xz or bzip2, to read its rows in order.
 
-    Args:
-        path: The file.
-        budget: Maximum number of bytes when decompressed, with the header.
+    `budget` is the maximum number of bytes when decompressed, with the header.
 
     Raises:
         FormatError: It is not such a file, or its values are objects, or not in C order.
@@ -149,11 +140,7 @@ def open_rows(path: Path, *, budget: int) -> Iterator[NpyRows]:
 
 
 class NpyRows:
-    """The rows of an open `.npy` stream, each read once, in order.
-
-    Attributes:
-        header: Shape and item type; a value without dimensions is one row. None: read from the stream.
-    """
+    """Rows of an open `.npy` stream, each read once, in order (of a 0-d array one row)."""
 
     def __init__(
         self, path: Path, stream: IO[bytes], budget: int, header: NpyHeader | None = None

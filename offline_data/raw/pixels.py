@@ -11,8 +11,7 @@ from offline_data.base.files import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HELD = 256 << 20
-"""Bytes of decoded images held at once, besides those that a caller asked for."""
+HELD = 256 << 20  # bytes of decoded images held at once, besides those that a caller asked for
 
 
 def at_once(nbytes: int, copies: int = 1) -> int:

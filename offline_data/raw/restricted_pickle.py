@@ -31,11 +31,7 @@ _HINT = "nothing in it was executed; if the file is damaged, download it again"
 
 
 def loads(data: bytes, *, where: str) -> Any:
-    r"""Read one pickle of protocol 0 to 5.
-
-    Args:
-        data: The whole pickle and nothing after it.
-        where: File, and member of an archive, for messages.
+    r"""Read one pickle of protocol 0 to 5, with nothing after it.
 
     Returns:
         A value of numbers, `str`, `bytes`, `bytearray`, None, `list`, `tuple`, `dict` (also for
@@ -300,11 +296,9 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def _plain_values(value: Any) -> Any:
-    """Return the value with arrays in place of `_Array`; reject anything else that is not plain.
-
-    Containers are visited before and after their items, with an explicit stack: they may be nested
-    deeper than Python's recursion limit.
-    """
+    """Return the value with arrays in place of `_Array`; reject anything else that is not plain."""
+    # Containers are visited before and after their items, with an explicit stack: they may be
+    # nested deeper than Python's recursion limit.
     made: dict[int, Any] = {}
     old: list[Any] = []  # keeps the numbers of objects that are replaced from being given again
     waiting = [(value, False)]

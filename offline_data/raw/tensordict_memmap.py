@@ -29,8 +29,7 @@ from offline_data.base.plurals import plural
 
 META = "meta.json"
 BUFFER_METADATA = "buffer_metadata.json"
-PICKLE = "pickle.pkl"
-"""`PlainValues.data` of values that were pickled."""
+PICKLE = "pickle.pkl"  # `PlainValues.data` of values that were pickled
 
 _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
 _STACK = "<class 'tensordict.tensorclass.NonTensorStack'>"

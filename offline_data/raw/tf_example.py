@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from offline_data.base.errors import FormatError
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_MOST_VARINT = 10
-"""Bytes of the longest varint, which every negative number has."""
+_MOST_VARINT = 10  # bytes of the longest varint, which every negative number has
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,9 @@ class BytesValues:
     ends: list[int]
 
     def __len__(self) -> int:
-        """Return the number of values."""
         return len(self.begins)
 
     def __getitem__(self, number: int) -> bytes:
-        """Return one value."""
         return self.data[self.begins[number] : self.ends[number]]
 
 
@@ -47,12 +44,9 @@ Value: TypeAlias = "BytesValues | NDArray[np.float32] | NDArray[np.int64]"
 
 
 def parse_example(data: bytes) -> dict[str, Value]:
-    """Read a serialized `tf.train.Example`: the values of each feature, by name.
+    """Read a serialized `tf.train.Example`: values of features by name; raises `FormatError`.
 
     Features without a list are left out, since their kind is unknown.
-
-    Raises:
-        FormatError: It is not one, or is cut off.
 
     Example:
         >>> parse_example(bytes.fromhex("0a120a100a0672657761726412061a040a020507"))

@@ -23,19 +23,16 @@ from offline_data.base.plurals import plural
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _BUFFER = 1 << 16  # longer records are read past it, without a copy
-MAX_RECORD = (1 << 31) - 1
-"""Bytes of a record: no protocol buffer is larger."""
+MAX_RECORD = (1 << 31) - 1  # bytes of a record: no protocol buffer is larger
 
 
 @dataclass(frozen=True)
 class Record:
     """One record as it lies in its file; `data` gives its bytes once they have been checked."""
 
-    number: int
-    """Counted from 0 in its file."""
+    number: int  # counted from 0 in its file
     raw: bytes
-    crc: int
-    """Masked checksum that the file has for `raw`."""
+    crc: int  # masked checksum that the file has for `raw`
 
     @property
     def data(self) -> bytes:
@@ -51,10 +48,7 @@ class Record:
 def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iterator[Record]:
     """Read the records of a file in order, one in memory at a time.
 
-    Args:
-        path: The file.
-        first: Number of records to skip; their data are not read.
-        stop: One past the last record to yield; None: up to the end of the file.
+    The data of records before `first` are not read; `stop` is one past the last (None: all).
 
     Raises:
         FormatError: The file is missing, has fewer records than `first`, is cut off, or a record's

@@ -34,10 +34,8 @@ _ITEMS = {
 }  # fmt: skip
 """Item type of each class of storages; numpy has no bfloat16."""
 _PICKLE = "data.pkl"
-_LARGEST = 16 << 20
-"""Bytes of the pickle, which has no values."""
-_NAMES, _DEEPEST = 1 << 27, 32
-"""Bytes of memory for the names of the values, and lists within lists."""
+_LARGEST = 16 << 20  # bytes of the pickle, which has no values
+_NAMES, _DEEPEST = 1 << 27, 32  # bytes of memory for the names of the values; lists within lists
 
 
 class TorchTensor(NamedTuple):
@@ -56,7 +54,6 @@ class _Storage(NamedTuple):
 
 class _TensorUnpickler(PlainUnpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a description in place of a tensor, and of the type of a storage."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return FixedFunction(lambda *parts: TorchTensor(*parts[:4]))
         if module == "torch" and name in _ITEMS:
@@ -66,7 +63,6 @@ class _TensorUnpickler(PlainUnpickler):
         return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return the description of a storage."""
         word, items, key, *_ = pid
         if word != "storage" or items not in _ITEMS.values():
             raise ValueError("it refers to something else than the values of a tensor")

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_RUN = 8
-"""Frames from which on a request is a run that the next request may continue."""
-_PROBED = 16
-"""Frames of a file that are decoded although they are certainly key frames."""
+_RUN = 8  # frames from which on a request is a run that the next request may continue
+_PROBED = 16  # frames of a file that are decoded although they are certainly key frames
 
 
 class VideoFile:
@@ -39,7 +37,6 @@ class VideoFile:
     If a frame does not come from there, decoding begins at an earlier one.
 
     Args:
-        path: The file.
         index: `index` of an earlier object; None: read from the packets, without decoding.
         threads: Whether several threads decode. Such an object may not be freed in a forked process.
         instead: Advice for users without PyAV.
@@ -106,10 +103,8 @@ class VideoFile:
         convert = self._av.video.reformatter.VideoReformatter().reformat
         self._convert = partial(convert, format="rgb24", **alone)
         self._frames: Iterator[Any] = iter(())
-        self._next = len(self.times)
-        """Number of the next frame of `_frames`."""
-        self._begun = 0
-        """Number of the frame at which decoding has begun."""
+        self._next = len(self.times)  # number of the next frame of `_frames`
+        self._begun = 0  # number of the frame at which decoding has begun
         self._wanted, self._unsent, self._last, self._drain = set[int](), set[int](), 0, False
 
     def close(self) -> None:
@@ -353,10 +348,7 @@ def pixel_format(size: tuple[int, int]) -> str:
 def write_mp4(
     frames: Iterable[NDArray[np.uint8]], size: tuple[int, int], path: Path, fps: float
 ) -> None:
-    """Write RGB frames `[H, W, 3]` as H.264 in 4:2:0, lossy; an odd side gets a row or column more.
-
-    Raises `MissingDependencyError`.
-    """
+    """Write RGB `[H, W, 3]` as H.264 in 4:2:0, lossy; an odd side gets a row or column more."""
     height, width = size
     odd = ((0, height % 2), (0, width % 2), (0, 0))
     even = (height + odd[0][1], width + odd[1][1])
@@ -402,8 +394,7 @@ _FAST_TO_DECODE = {
     "sc_threshold": "0",  # else there are more key frames where a scene ends
     "threads": "1",  # the bytes depend on their number
 }
-_PLAYED = 30
-"""Frames in a second, if a player shows the file; readers find frames by their number."""
+_PLAYED = 30  # frames in a second, if a player shows the file; readers find frames by number
 
 
 def _pyav(instead: str) -> Any:

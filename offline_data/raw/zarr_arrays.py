@@ -38,8 +38,7 @@ _COMPRESSORS = {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
 _FILTERS = {"delta", "fixedscaleoffset", "shuffle"}
 _READ = _COMPRESSORS | _FILTERS | {"crc32c"}
 _LARGEST_METADATA = 1 << 20
-_NAMES = 1 << 30
-"""Bytes of memory for the names of the files of a folder: some six million."""
+_NAMES = 1 << 30  # bytes of memory for the names of the files of a folder: some six million
 _ZIP_BYTES = 1 << 42
 _DEEPEST = 32
 _WORDS = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf, None: 0}
@@ -219,8 +218,7 @@ class ZarrArray:
     files: Any = field(repr=False)
     place: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    """As stored, which may be of another byte order than this machine's."""
+    dtype: np.dtype[Any]  # as stored, maybe of another byte order than this machine's
     chunks: tuple[int, ...]
     codecs: list[dict[str, Any]]
     fill: Any

@@ -24,10 +24,8 @@ from offline_data.raw.npy import NpyRows, open_rows
 COLUMNS = ("observation", "action", "reward")
 """Columns downloaded with a shard; the others are read first, to find the episodes."""
 
-_FRAMES = 1 << 40
-"""Maximum size of a file of frames; published ones have 7 GB."""
-_EPISODE = 1 << 30
-"""Maximum size of an episode, which is held in memory: five times Dopamine's longest."""
+_FRAMES = 1 << 40  # maximum size of a file of frames; published ones have 7 GB
+_EPISODE = 1 << 30  # maximum size of an episode, in memory: five times Dopamine's longest
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +54,6 @@ class ReplayLog(RawDataset):
         return tuple(shards)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the episodes that begin in a checkpoint; raises `FormatError` naming file and row."""
         number = int(shard.name.removeprefix("checkpoint "))
         for run in self.runs:
             for place, checkpoint in enumerate(run.checkpoints):
@@ -146,10 +143,8 @@ class _CheckpointReader:
     def _pads_at_head(
         self, seen: NDArray[np.uint8], action: NDArray[Any], reward: NDArray[Any]
     ) -> int:
-        """Return the leading zero rows of a headless run, whose other padding is missing.
-
-        The first of them is the last row of the checkpoint, not yet overwritten.
-        """
+        """Return the leading zero rows of a headless run, whose other padding is missing."""
+        # The first of them is the last row of the checkpoint, not yet overwritten.
         if any(read_whole(self._path(name), "iuf")[-1] for name in ("action", "reward")):
             return 0
         most = min(self._checkpoint.pads, len(action)) - 1

@@ -31,13 +31,10 @@ from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
 from offline_data.raw.npy import open_rows
 
-LEAVES = ("observation", "action", "reward", "terminal")
-"""Columns of a checkpoint, in files `$store$_<name>_ckpt.<number>.gz`."""
-COUNTS = ("add_count", "invalid_range")
-"""Other files of a checkpoint, `<name>_ckpt.<number>.gz`."""
+LEAVES = ("observation", "action", "reward", "terminal")  # `$store$_<name>_ckpt.<number>.gz`
+COUNTS = ("add_count", "invalid_range")  # other files: `<name>_ckpt.<number>.gz`
 
-_SMALL = 1 << 28
-"""Maximum size of any file except that of the frames; published ones have 8 MB."""
+_SMALL = 1 << 28  # maximum size of any file but that of the frames; published ones have 8 MB
 
 
 def file_of(name: str, number: int) -> str:
@@ -56,13 +53,10 @@ class Checkpoint:
     """A checkpoint without its actions, rewards and frames."""
 
     number: int
-    added: int
-    """Number of rows ever added when it was written."""
+    added: int  # number of rows ever added when it was written
     capacity: int
-    pads: int
-    """Number of zero rows before an episode."""
-    ends: NDArray[np.int64]
-    """Terminal rows, ascending."""
+    pads: int  # number of zero rows before an episode
+    ends: NDArray[np.int64]  # terminal rows, ascending
 
     @property
     def fresh(self) -> int:
@@ -143,18 +137,12 @@ class CheckpointRun:
     """
 
     checkpoints: tuple[Checkpoint, ...]
-    offsets: NDArray[np.int64]
-    """`[C]` row 0 of each checkpoint."""
-    rows: int
-    """Total number of rows."""
-    starts: NDArray[np.int64]
-    """`[E]` first row of each episode."""
-    stops: NDArray[np.int64]
-    """`[E]` one past the last row."""
-    headless: bool
-    """Whether the first episode may have begun before the first checkpoint."""
-    cut: bool
-    """Whether the last episode continues after the last checkpoint."""
+    offsets: NDArray[np.int64]  # `[C]` row 0 of each checkpoint
+    rows: int  # total
+    starts: NDArray[np.int64]  # `[E]` first row of each episode
+    stops: NDArray[np.int64]  # `[E]` one past the last row
+    headless: bool  # whether the first episode may have begun before the first checkpoint
+    cut: bool  # whether the last episode continues after the last checkpoint
 
     @classmethod
     def of(cls, checkpoints: Sequence[Checkpoint]) -> CheckpointRun:

@@ -44,10 +44,8 @@ from offline_data.formats.folders import entries
 from offline_data.formats.options import Options
 
 BUCKET = "atari-replay-datasets"
-CHECKPOINTS = 51
-"""Number of checkpoints in a complete run."""
-FOLDER = "replay_logs"
-"""Folder of a run that contains its files."""
+CHECKPOINTS = 51  # number in a complete run
+FOLDER = "replay_logs"  # the folder of a run that contains its files
 
 _MAGIC = b"\x1f\x8b\x08"
 _LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # interactive listings
@@ -92,10 +90,8 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
     takes = ("checkpoints",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Return a run with its files as listed by the bucket, or, offline, the expected ones.
-
-        The expected ones are also used if there are mirrors and the bucket does not answer.
-        """
+        """Return a run with its files as the bucket lists them, or, offline, the expected ones."""
+        # The expected ones are also used if there are mirrors and the bucket does not answer.
         run, checkpoint = self._run_of(name)
         self.check_unversioned(name, revision)
         wanted = range(CHECKPOINTS) if checkpoint is None else (checkpoint,)
@@ -127,7 +123,6 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
         return _of_checkpoints(Release(name, UNVERSIONED, tuple(remote)), whole)
 
     def with_options(self, release: Release, options: Options) -> Release:
-        """Return the release with the files of `options.checkpoints`; raises `UsageError`."""
         release = super().with_options(release, options)
         if options.checkpoints is None:
             return release
@@ -146,7 +141,6 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
         return _of_checkpoints(replace(release, files=kept), taken)
 
     def has_format(self, path: Path) -> bool:
-        """Return True if `path` is the folder of a run, or the folder of its files."""
         return bool(_numbers(_log_folder(path)))
 
     def release_of(self, path: Path, name: str) -> Release:
@@ -162,7 +156,6 @@ class AtariDQN(AtariDQNCatalog, CatalogSource):
         return Release(name, fingerprint(folder, here), local=path, shards=len(numbers))
 
     def open(self, release: Release, raw: Path) -> ReplayLog:
-        """Open a run and find its episodes by their terminals."""
         folder = _log_folder(raw)
         first, stop = release.options.checkpoints or (None, None)
         numbers = [n for n in _numbers(folder) if (first or 0) <= n and (stop is None or n < stop)]

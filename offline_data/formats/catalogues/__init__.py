@@ -71,7 +71,6 @@ class TableCatalog(Catalog):
 
     @property
     def rows(self) -> dict[str, dict[str, str]]:
-        """The rows of the table by their `id`."""
         return read_rows(self.name)
 
 

@@ -8,20 +8,18 @@ from typing import ClassVar
 
 from offline_data.formats.catalogues import Catalog, CatalogEntry, FoldersCatalog, TableCatalog
 
-D3RLPY_FILES = {
+D3RLPY_FILES = {  # on the host, by dataset of `d3rlpy.datasets`
     "cartpole": "uep0lzlhxpi79pd/cartpole_v1.1.0.h5",
     "cartpole-random": "4lgai7tgj84cbov/cartpole_random_v1.1.0.h5",
     "pendulum": "ukkucouzys0jkfs/pendulum_v1.1.0.h5",
     "pendulum-random": "hhbq9i6ako24kzz/pendulum_random_v1.1.0.h5",
 }
-"""Places of the files of `d3rlpy.datasets`, by dataset."""
-NEORL_NOTES = {
+NEORL_NOTES = {  # known differences, by environment
     "RocketRecovery": "neorl2 itself loads only the first 100 trajectories of this file, and 25 of the "
     "validation file.",
     "Fusion": "neorl2 itself loads only the first 20 trajectories of this file, and 5 of the validation "
     "file.",
 }
-"""Known differences of NeoRL-2, by environment."""
 OGBENCH_SUBJECTS = {
     "pointmaze": "a point mass in a maze",
     "antmaze": "an ant in a maze",
@@ -47,7 +45,6 @@ class D3rlpyCatalog(Catalog):
     )
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the datasets; their sizes are not published."""
         return [
             CatalogEntry(
                 name,
@@ -72,7 +69,6 @@ class DSRLCatalog(TableCatalog):
     action = "continuous"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets; their sizes are not published."""
         return [
             CatalogEntry(name, episodes=trajectories_in(row["file"]), summary=_name_suite(name))
             for name, row in self.rows.items()
@@ -106,7 +102,6 @@ class NeoRLCatalog(TableCatalog):
     action = "continuous"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the training files, and the validation files as `NAME-val`."""
         return [
             CatalogEntry(
                 name + suffix,
@@ -130,7 +125,6 @@ class OGBenchCatalog(TableCatalog):
     )
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the files; names with `singletask` and `oraclerep` are variants of these."""
         return [
             CatalogEntry(
                 row["id"] + suffix,

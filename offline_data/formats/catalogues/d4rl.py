@@ -59,8 +59,7 @@ class EndRule:
 
     marks: str = "terminals|timeouts"
     """One of `offline_data.formats.d4rl.episode_ends.RULES`, or `jumps`."""
-    horizon: int | None = None
-    """Maximum steps of an episode; used only if the rule's columns are missing."""
+    horizon: int | None = None  # maximum steps of an episode, if the rule's columns are missing
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,14 @@ class PublishedD4RL:
 
     @property
     def summary(self) -> str:
-        """Its subject."""
         return FAMILIES[self.url.split("/")[-2]]
 
     @property
     def action(self) -> ActionKind:
-        """Kind of its actions."""
         return "discrete" if "/minigrid/" in self.url else "continuous"
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Environment spec for the manifest."""
         return {"id": self.name, "max_episode_steps": self.rule.horizon}
 
     @property
@@ -149,7 +145,6 @@ class D4RLCatalog(Catalog):
     )
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets, with sizes if known; the list is final."""
         return [
             CatalogEntry(
                 x.name, x.transitions, x.episodes, x.bytes, x.summary, x.notes, action=x.action

@@ -71,7 +71,6 @@ class GenDGRLCatalog(TableCatalog):
     action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets; their sizes are not published."""
         kinds = {name: KINDS[name.partition("-")[2]] for name in self.rows}
         return [CatalogEntry(name, steps, summary=text) for name, (steps, text) in kinds.items()]
 
@@ -89,7 +88,6 @@ class KatakombaCatalog(TableCatalog):
     )
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the characters."""
         return [
             CatalogEntry(name, int(row["transitions"]), summary=_describe_character(name))
             for name, row in self.rows.items()

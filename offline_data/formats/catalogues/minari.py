@@ -13,13 +13,12 @@ from offline_data.formats.catalogues import ActionKind, Catalog, CatalogEntry, r
 METADATA = "metadata.json"
 MAIN_FILE = "main_data.hdf5"
 
-_ACTIONS: dict[str, ActionKind] = {
+_ACTIONS: dict[str, ActionKind] = {  # of a space, by its class in the catalogue
     "Box": "continuous",
     "Discrete": "discrete",
     "MultiDiscrete": "discrete",
     "MultiBinary": "discrete",
 }
-"""Kind of actions of a space, by its class in the catalogue."""
 
 _DEPTH = 8  # maximum depth of namespaces
 

@@ -20,14 +20,11 @@ _NUMBERED = re.compile(r"([1-9][0-9]{0,8})(?:/(num|onehot))?")
 class OpenMLTable:
     """A dataset of OpenML and how to encode it."""
 
-    did: str
-    """OpenML's number, which identifies one version of the dataset."""
+    did: str  # OpenML's number, which identifies one version of the dataset
     encoding: Encoding = "raw"
     missing: Missing = "keep"
-    target: str = ""
-    """Column to predict; empty: OpenML's default."""
-    name: str = ""
-    """Expected name and version of the number; empty: any."""
+    target: str = ""  # column to predict; empty: OpenML's default
+    name: str = ""  # expected name and version of the number; empty: any
     version: str = ""
     rows: int | None = None
     summary: str = ""

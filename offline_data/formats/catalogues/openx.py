@@ -24,17 +24,14 @@ class PublishedDataset:
     """One dataset of the catalogue."""
 
     name: str
-    version: str
-    """Version at its public location; empty if there is none."""
-    splits: tuple[tuple[str, int], ...]
-    """Name and number of episodes of each split, if known."""
+    version: str  # at its public location; empty if there is none
+    splits: tuple[tuple[str, int], ...]  # name and number of episodes of each, if known
     bytes: int | None
     subject: str
     notes: tuple[str, ...]
 
     @property
     def entry(self) -> CatalogEntry:
-        """The entry of `Source.catalog`."""
         splits = ", ".join(f"{name} {count:,}" for name, count in self.splits)
         return CatalogEntry(
             self.name,

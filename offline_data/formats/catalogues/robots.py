@@ -7,18 +7,16 @@ from typing import ClassVar
 
 from offline_data.formats.catalogues import Catalog, CatalogEntry, FoldersCatalog, TableCatalog
 
-DIFFUSION_POLICY_FILES = {
+DIFFUSION_POLICY_FILES = {  # archive on the host, and zarr folder in it, by dataset
     "pusht": ("pusht.zip", "pusht_cchi_v7_replay"),
     "block_pushing": ("block_pushing.zip", "multimodal_push_seed"),
     "block_pushing_abs": ("block_pushing.zip", "multimodal_push_seed_abs"),
 }
-"""Archive on the host, and name of the zarr folder in it, by dataset."""
-MANISKILL_ENVIRONMENTS = (
+MANISKILL_ENVIRONMENTS = (  # with demonstrations, maybe in several files
     "AnymalC-Reach-v1", "DrawTriangle-v1", "LiftPegUpright-v1", "PegInsertionSide-v1", "PickCube-v1",
     "PlugCharger-v1", "PokeCube-v1", "PullCube-v1", "PullCubeTool-v1", "PushCube-v1", "PushT-v1",
     "RollBall-v1", "StackCube-v1", "TwoRobotPickCube-v1", "TwoRobotStackCube-v1",
 )  # fmt: skip
-"""Environments with demonstrations, of which there may be several files."""
 
 
 class DiffusionPolicyCatalog(Catalog):
@@ -36,7 +34,6 @@ class DiffusionPolicyCatalog(Catalog):
     )
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published datasets in zarr; their sizes are not published."""
         return [
             CatalogEntry(name, summary=f"{inner}.zarr")
             for name, (_, inner) in DIFFUSION_POLICY_FILES.items()
@@ -80,7 +77,6 @@ class SingleFilesCatalog(TableCatalog):
     action = "continuous"
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the files of the table, with the sizes that are published."""
         return [
             CatalogEntry(name, bytes=int(row.get("bytes") or 0) or None)
             for name, row in self.rows.items()

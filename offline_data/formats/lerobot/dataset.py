@@ -87,27 +87,19 @@ NOTE_VIDEO = (
 NO_FILES = "None of its video files is there."
 SKIPPED = "Videos are not stored, as requested."
 
-_SHARD_BYTES = 64 << 20
-"""Bytes of the files of a shard that has more than one."""
-_VALUES = 4 << 20
-"""Numbers of the rows that are read at once."""
-_IMAGE = 1 << 16
-"""Numbers that the row of an image counts as."""
+_SHARD_BYTES = 64 << 20  # bytes of the files of a shard that has more than one
+_VALUES = 4 << 20  # numbers of the rows that are read at once
+_IMAGE = 1 << 16  # numbers that the row of an image counts as
 
 
 Reading: TypeAlias = "Callable[[], EpisodeBatch]"
 
 
 class LeRobotDataset(RawDataset):
-    """The episodes of a dataset.
+    """The episodes of a dataset; raises `FormatError` if it is damaged, or of a version not read.
 
-    Args:
-        folder: The root of the dataset; `meta` is there, data files are when they are read.
-        sizes: Bytes of the files of the dataset, if known, by path.
-        release: Options, licence, and the name for messages.
-
-    Raises:
-        FormatError: It is of a version or storage that is not read, or damaged.
+    `folder` is its root: `meta` is there, data files are when they are read. `sizes` are the bytes
+    of its files by path, if known.
     """
 
     def __init__(self, folder: Path, sizes: Mapping[str, int | None], release: Release) -> None:
@@ -169,15 +161,12 @@ class LeRobotDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """List runs of episodes whose files have some 64 MB, at least one file."""
         return [shard for shard, _ in self._shards.values()]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the episodes of a shard in order."""
         return join_episodes(self._readings(self._shards[shard.name][1]), skip_bad=self._skip_bad)
 
     def lacking(self, shard: Shard) -> Sequence[str]:
-        """Return a data file that is not listed for a shard, where rows of it may be."""
         return self._data.lacking(*self._shards[shard.name][1])
 
     def _cut_shards(
@@ -354,7 +343,6 @@ class _Films:
         self._kept: dict[str, StoredVideo] = {}
 
     def close(self) -> None:
-        """Close the files."""
         for _, film in self._open.values():
             film.close()
 

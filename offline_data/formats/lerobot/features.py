@@ -46,22 +46,17 @@ _TIFF = (b"II*\0", b"MM\0*")
 class FeatureLeaf:
     """One feature that becomes a leaf."""
 
-    name: str
-    """Name of its column."""
+    name: str  # of its column
     key: Key
     kind: Literal["number", "text", "image", "video"]
     dtype: str
-    shape: tuple[int, ...]
-    """Shape of a row."""
+    shape: tuple[int, ...]  # of a row
 
 
 def read_features(
     declared: Mapping[str, Mapping[str, Any]], where: str
 ) -> tuple[list[FeatureLeaf], list[Dropped]]:
-    """Return the features that become leaves, and those that cannot, with the reason.
-
-    Raises `FormatError` for a declaration that cannot be used.
-    """
+    """Return features that become leaves, others with the reason; raises `FormatError`."""
     found: list[FeatureLeaf] = []
     dropped: list[Dropped] = []
     keys = _keys(name for name in declared if name not in NUMBERING)

@@ -27,24 +27,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EPISODE, FRAME, INDEX, TASK = "episode_index", "frame_index", "index", "task_index"
-NUMBERING = (EPISODE, FRAME, INDEX, TASK)
-"""Columns of every dataset, by which rows are found."""
+NUMBERING = (EPISODE, FRAME, INDEX, TASK)  # of every dataset; rows are found by these columns
 INFO, OLD_INFO = "meta/info.json", "meta_data/info.json"
 _EPISODES, _TASKS = "meta/episodes", "meta/tasks"
 _ROUTE, _BEGIN = ("chunk_index", "file_index"), "from_timestamp"
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(\.\d{1,9})?")
 _FIELD = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
-_MOST_BYTES = 1 << 29
-"""Bytes of a file of JSON lines: a hundred for each of five million episodes."""
+_MOST_BYTES = 1 << 29  # of a file of JSON lines: a hundred bytes for each of five million episodes
 DATA_PATHS = (
     "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
     "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
 )
-VIDEO_PATHS = (
+VIDEO_PATHS = (  # of versions 3 and 2
     "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
     "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 )
-"""Templates of versions 3 and 2."""
 
 
 def is_metadata(path: str) -> bool:
@@ -69,19 +66,14 @@ def old_version(where: str, version: str) -> FormatError:
 class Info:
     """`meta/info.json`."""
 
-    version: str
-    """`codebase_version`, of major version 2 or 3."""
+    version: str  # `codebase_version`, of major version 2 or 3
     fps: float
-    features: Mapping[str, Mapping[str, Any]]
-    """Declarations of the columns and videos, each with `dtype` and `shape`."""
+    features: Mapping[str, Mapping[str, Any]]  # columns, videos: each with `dtype`, `shape`
     data_path: str
-    video_path: str
-    """Templates of the paths of files; empty if not stated."""
-    chunks_size: int
-    """Data files of version 2 in a folder."""
+    video_path: str  # templates of the paths of files; empty if not stated
+    chunks_size: int  # data files of version 2 in a folder
     total_episodes: int | None
-    about: Mapping[str, Any]
-    """Everything else that describes the dataset."""
+    about: Mapping[str, Any]  # everything else that describes the dataset
 
 
 def read_info(folder: Path) -> Info:
@@ -134,8 +126,7 @@ def read_info(folder: Path) -> Info:
 class Tasks:
     """The texts of tasks by `task_index`."""
 
-    numbers: NDArray[np.int64]
-    """Ascending."""
+    numbers: NDArray[np.int64]  # ascending
     texts: NDArray[np.object_]
 
     def of(self, wanted: NDArray[np.int64]) -> NDArray[np.object_]:
@@ -148,10 +139,8 @@ class Tasks:
 
 
 def read_tasks(folder: Path, paths: Collection[str]) -> Tasks | None:
-    """Read the tasks; None if there is no file of them.
-
-    pandas stores the text, which is its index, as `__index_level_0__` or by its name.
-    """
+    """Read the tasks; None if there is no file of them."""
+    # pandas stores the text, which is its index, as `__index_level_0__` or by its name.
     for path in (f"{_TASKS}.parquet", f"{_TASKS}.jsonl"):
         if path not in paths:
             continue
@@ -170,8 +159,7 @@ def read_tasks(folder: Path, paths: Collection[str]) -> Tasks | None:
 class Video:
     """The videos of a camera."""
 
-    files: Sequence[str]
-    """File of each episode."""
+    files: Sequence[str]  # of each episode
     bounds: Sequence[tuple[float | None, float | None]]
     """Seconds of the file at which each begins, and the next one does; None: the file."""
 
@@ -180,15 +168,11 @@ class Video:
 class Episodes:
     """The episodes, in the order of their numbers, which may have gaps."""
 
-    numbers: NDArray[np.int64]
-    """`episode_index` of each."""
+    numbers: NDArray[np.int64]  # `episode_index` of each
     lengths: NDArray[np.int64]
-    files: Sequence[str]
-    """Data file of each."""
-    videos: Mapping[str, Video]
-    """By camera; one is missing if none of its files is there."""
-    absent: Mapping[str, str]
-    """The first file of each of these."""
+    files: Sequence[str]  # data file of each
+    videos: Mapping[str, Video]  # by camera; one is missing if none of its files is there
+    absent: Mapping[str, str]  # the first file of each of these
 
 
 def read_episodes(
@@ -266,11 +250,9 @@ def _find_files(
     fields: Sequence[Mapping[str, int | str]],
     paths: Collection[str],
 ) -> list[str] | None:
-    """Return the file of each episode, by the first template that gives one that is there, or None.
-
-    Sets that were converted by hand may state a template of the other version. Raises `FormatError`
-    if only some are there.
-    """
+    """Return episodes' files by the first template with any, else None; raises `FormatError`."""
+    # Sets that were converted by hand may state a template of the other version. It is an error if
+    # only some files are there.
     for template in _usable(templates, fields[0]):
         found = [fill(template, one) for one in fields]
         missing = [path for path in dict.fromkeys(found) if path not in paths]

@@ -31,18 +31,11 @@ if TYPE_CHECKING:
     from offline_data.raw.arrow import ArrowLeaf
 
 _IMAGE = re.compile(r"images/([^/]+)/episode[-_](\d{1,9})/[^/]+")
-_MOST_IMAGE = 1 << 28
-"""Bytes of an image file."""
+_MOST_IMAGE = 1 << 28  # bytes of an image file
 
 
 class DataFiles:
-    """The Parquet files of a dataset, some of which may not have been fetched.
-
-    Args:
-        folder: The root of the dataset.
-        paths: All files of the dataset.
-        episodes: The list of episodes.
-    """
+    """The Parquet files of a dataset, some of which may not have been fetched."""
 
     def __init__(self, folder: Path, paths: Collection[str], episodes: Episodes) -> None:
         self._folder, self._episodes = folder, episodes
@@ -51,17 +44,14 @@ class DataFiles:
         """Numbers of the episodes that are listed in each file."""
         for number, file in zip(episodes.numbers.tolist(), episodes.files, strict=True):
             self.listed.setdefault(file, []).append(number)
-        self.shared = len(self.listed) < len(episodes.files)
-        """Whether a file has several episodes."""
+        self.shared = len(self.listed) < len(episodes.files)  # whether a file has several episodes
         self._inside: dict[str, frozenset[int]] = {}
         self._columns: dict[str, bool] = {}
 
     def of(self, place: int) -> str:
-        """Return the file with the rows of an episode, by its place in the list.
-
-        It is the one that is listed; else the next one after or before it that has rows of the
-        episode; the one that is listed where none has.
-        """
+        """Return the file with the rows of an episode, by its place in the list."""
+        # That is the one that is listed; else the next one after or before it that has rows of the
+        # episode; the one that is listed where none has.
         file, number = self._episodes.files[place], int(self._episodes.numbers[place])
         if not self.shared or number in self._numbers(file):
             return file
@@ -80,10 +70,7 @@ class DataFiles:
         return []
 
     def check_others(self, file: str, found: NDArray[np.int64]) -> None:
-        """Raise `FormatError` if a file has rows of an episode that is not listed, or is elsewhere.
-
-        `found` are the episodes that it has.
-        """
+        """Raise `FormatError` for rows of an episode that is not listed, or is elsewhere."""
         for number in np.setdiff1d(found, self.listed.get(file, [])).tolist():
             place = int(np.searchsorted(self._episodes.numbers, number))
             here = f"{self._folder / file} has rows of episode {number}, which"
@@ -147,14 +134,10 @@ class DataFiles:
 class NumberedRows:
     """The rows of a file, ordered by `episode_index` and `frame_index`."""
 
-    columns: frozenset[str]
-    """Names of the columns of the file."""
-    episodes: NDArray[np.int64]
-    """`[N]` episode of each row, ascending."""
-    numbers: Mapping[str, NDArray[np.int64]]
-    """`frame_index` and `index` `[N]`, if there."""
-    order: NDArray[np.intp] | None
-    """`[N]` the row in the file; None: the same."""
+    columns: frozenset[str]  # names of the columns of the file
+    episodes: NDArray[np.int64]  # `[N]` episode of each row, ascending
+    numbers: Mapping[str, NDArray[np.int64]]  # `frame_index` and `index` `[N]`, if there
+    order: NDArray[np.intp] | None  # `[N]` the row in the file; None: the same
 
     def problems(
         self, wanted: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
@@ -179,10 +162,7 @@ class NumberedRows:
 
 
 def read_rows(path: Path, whole: Any, expected: Sequence[int]) -> NumberedRows:
-    """Return how the rows of a file are numbered.
-
-    `whole` is its table, if that has been read; `expected` are the episodes that are listed in it.
-    """
+    """Return how rows are numbered, from the table `whole` if read; `expected`: as listed."""
     names = frozenset((next(iter_parquet(path)) if whole is None else whole).column_names)
     by = next((name for name in (FRAME, INDEX, "timestamp") if name in names), None)
     if by is None:

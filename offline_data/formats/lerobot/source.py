@@ -39,13 +39,7 @@ class LeRobot(LeRobotCatalog, CatalogSource):
     takes = ("only",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """List the files of a repository at a commit; `revision` may be a branch or a tag.
-
-        Raises:
-            NotFoundError: No such repository.
-            FormatError: It is not a LeRobot dataset, or one of version 1.
-            OfflineError, NetworkError, AuthError: The hub is not queried, or does not answer.
-        """
+        """List the files of a repository at a commit; `revision` may be a branch or a tag."""
         known = [entry.name for entry in self.catalog()]
         if name.count("/") != 1:
             raise self.not_found(name, known, "ids look like lerobot:lerobot/pusht")
@@ -73,17 +67,14 @@ class LeRobot(LeRobotCatalog, CatalogSource):
         )
 
     def has_format(self, path: Path) -> bool:
-        """Return True if `path` is a folder with `meta/info.json`, or with that of version 1."""
         return is_file(path / INFO) or is_file(path / OLD_INFO)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a folder of the user: its revision is a fingerprint of its files."""
         if not is_file(path / INFO):
             raise _no_dataset(str(path), old=is_file(path / OLD_INFO))
         return Release(name, fingerprint(path, [path / one for one in _paths(path)]), local=path)
 
     def open(self, release: Release, raw: Path) -> LeRobotDataset:
-        """Open it: reads the files below `meta`, but no data yet."""
         if release.local is None:
             sizes = {file.path: file.size for file in release.files}
         else:

@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from offline_data.store.quantiles import LEVELS, QuantileSketch
 
-Stats: TypeAlias = dict[str, NDArray[Any]]
-"""`min`, `max`, `mean`, `std`, `count` and quantiles of a feature."""
+Stats: TypeAlias = dict[str, NDArray[Any]]  # `min`, `max`, `mean`, `std`, `count`, quantiles
 
 _FEWEST, _MOST = 100, 10_000
-_LARGE, _SMALL = 300, 150
-"""Images with a side of `_LARGE` pixels are reduce_image to about `_SMALL`."""
+_LARGE, _SMALL = 300, 150  # images with a side of `_LARGE` pixels are reduced to about `_SMALL`
 
 
 def stats_of_rows(values: NDArray[Any], *, by_row: bool = False) -> Stats:

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_LEAST = 0.75
-"""Part of `1 / fps` below which frames are those of another rate."""
-AT_ONCE = 8
-"""Most frames that are encoded at once, in threads."""
+_LEAST = 0.75  # part of `1 / fps` below which frames are those of another rate
+AT_ONCE = 8  # most frames that are encoded at once, in threads
 
 
 def frames_of_rows(
@@ -44,7 +42,6 @@ def frames_of_rows(
         times: Seconds of all frames of a file, ascending.
         bounds: Seconds at which the episode begins and the next one does; None: the file.
         rows: Seconds of the rows of the episode, counted from where it begins.
-        fps: Frames in a second.
 
     Raises:
         FormatError: No frame is within half a frame of a row, or frames follow each other

@@ -74,37 +74,26 @@ if TYPE_CHECKING:
 
 _TASKS = ("task", "language_instruction", "natural_language_instruction", "instruction", "mission")
 """Last parts of names of texts that are the task; the first of these that is there."""
-_TASK_TABLE = "meta/tasks"
-"""Place of the leaf that is the task; a name that no column has."""
+_TASK_TABLE = "meta/tasks"  # place of the leaf that is the task; a name that no column has
 _TIME: Key = ("timestamp",)
 _NUMBER: Key = ("episode_index",)
-_TOLERANCE = 1e-4
-"""Seconds by which LeRobot allows a timestamp to differ from `frame_index / fps`."""
-_SMALLEST = 32
-"""Sides of the smallest uint8 array that is taken for an image."""
-_AT_ONCE = 32
-"""Frames that are in memory at once."""
-_CHUNK = 1000
-"""Files in a folder, and episodes in a file of the list of episodes."""
+_TOLERANCE = 1e-4  # seconds by which a timestamp may differ from `frame_index / fps`, in LeRobot
+_SMALLEST = 32  # sides of the smallest uint8 array that is taken for an image
+_AT_ONCE = 32  # frames that are in memory at once
+_CHUNK = 1000  # files in a folder, and episodes in a file of the list of episodes
 _EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-_WITHOUT_STATS = {"string", "image", "video"}
-"""Types without numbers in the tables."""
-_DATA_BYTES, _VIDEO_BYTES = 100 << 20, 200 << 20
-"""Size of a file from which on another one is begun."""
+_WITHOUT_STATS = {"string", "image", "video"}  # types without numbers in the tables
+_DATA_BYTES, _VIDEO_BYTES = 100 << 20, 200 << 20  # size from which on another file is begun
 
 
 @dataclass(frozen=True)
 class _Choices(ExportOptions):
     """The options, and choices that depend on all leaves."""
 
-    state: Key | None = None
-    """The leaf that is `observation.state`."""
-    task: Key | None = None
-    """The leaf that is the task."""
-    timed: bool = False
-    """Whether the leaf `timestamp` can be LeRobot's own."""
-    followed: frozenset[Key] = frozenset()
-    """Leaves whose next values are a leaf of the dataset."""
+    state: Key | None = None  # the leaf that is `observation.state`
+    task: Key | None = None  # the leaf that is the task
+    timed: bool = False  # whether the leaf `timestamp` can be LeRobot's own
+    followed: frozenset[Key] = frozenset()  # leaves whose next values are a leaf
 
 
 class LeRobotTarget(ExportTarget):
@@ -134,7 +123,6 @@ class LeRobotTarget(ExportTarget):
     def choose(
         self, episodes: ExportedEpisodes, options: ExportOptions
     ) -> tuple[ExportOptions, Sequence[Loss]]:
-        """Choose the leaves of state, task and time, and the frames per second."""
         version = options.format_version
         for name, value, known in (
             ("video", options.video, ("h264", "av1", "none")),
@@ -180,7 +168,6 @@ class LeRobotTarget(ExportTarget):
         return chosen, losses
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:
-        """Return the feature of a leaf."""
         options = cast("_Choices", options)
         if leaf.key == options.task:
             return LeafPlace(leaf, _TASK_TABLE, "text", ("task",), "steps")
@@ -200,14 +187,12 @@ class LeRobotTarget(ExportTarget):
         return LeafPlace(leaf, name, dtype, key, table, lossy, f"next.{name}" * apart)
 
     def differs(self, leaf: Leaf, episodes: ExportedEpisodes) -> str:
-        """Return why the numbers of episodes are not those that they get."""
         if leaf.key != _NUMBER:
             return ""
         same = np.array_equal(episodes.column(_NUMBER), np.arange(len(episodes.lengths)))
         return "" if same else "episodes are numbered anew"
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
-        """Write data and videos episode by episode, then the metadata of all."""
         with ExitStack() as stack:
             writer = _LeRobotWriter(path, job, stack)
             for batch in batches:
@@ -216,11 +201,9 @@ class LeRobotTarget(ExportTarget):
             writer.finish()
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:
-        """Open the folder as a local one of LeRobot."""
         return get_source("lerobot").open(Release(job.name, "1", local=path), path)
 
     def card(self, job: ExportJob) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the configuration by which the hub shows the tables."""
         configs = [{"config_name": "default", "data_files": "data/*/*.parquet"}]
         return {"tags": ["LeRobot"], "configs": configs}
 
@@ -308,18 +291,15 @@ class _Files:
 
     folder: Path
     template: str
-    most: int
-    """Bytes from which on another one is begun; 0: one for each episode."""
+    most: int  # bytes from which on another one is begun; 0: one for each episode
     open: Callable[[Path], Any]
     number: int = -1
-    rows: int = 0
-    """Rows in the open file."""
+    rows: int = 0  # in the open file
     path: Path = Path()
     writer: Any = None
 
     @property
     def size(self) -> int:
-        """Bytes of the open file so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def for_episode(self, fields: Mapping[str, int | str]) -> Any:
@@ -337,20 +317,13 @@ class _Files:
         return {"chunk_index": self.number // _CHUNK, "file_index": self.number % _CHUNK}
 
     def close(self) -> None:
-        """Close the open file."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None
 
 
 class _LeRobotWriter:
-    """Writes episodes one by one, and keeps what `meta` says of all.
-
-    Args:
-        folder: The new folder.
-        job: The export.
-        stack: Closes the files that are open.
-    """
+    """Writes episodes one by one, and keeps what `meta` says of all; `stack` closes open files."""
 
     def __init__(self, folder: Path, job: ExportJob, stack: ExitStack) -> None:
         options = cast("_Choices", job.options)
@@ -395,7 +368,6 @@ class _LeRobotWriter:
             ]
 
     def append(self, episode: EpisodeBatch) -> None:
-        """Write an episode."""
         length = episode.transitions
         fields = {"episode_index": self._count, "episode_chunk": self._count // _CHUNK}
         texts = self._texts(episode)
@@ -469,7 +441,6 @@ class _LeRobotWriter:
         return columns
 
     def _list(self, row: dict[str, Any], stats: Mapping[str, Stats]) -> None:
-        """Add an episode to the list of episodes."""
         if self._old:
             about, figures = self._lists
             listed = {key: row[key] for key in ("episode_index", "tasks", "length")}
@@ -496,7 +467,6 @@ class _LeRobotWriter:
         self._listed = []
 
     def finish(self) -> None:
-        """Write the metadata of all episodes."""
         folder, old, count = self._folder / "meta", self._old, self._count
         if old:
             lines = [{"task_index": number, "task": text} for text, number in self._tasks.items()]

@@ -60,14 +60,12 @@ class ArrowStorage:
         }
 
     def numbers(self) -> Sequence[int]:
-        """Return the episode numbers, from the names of their folders, ascending."""
         names = [entry.name for entry in entries(self.folder) if entry.is_dir()]
         digits = [name for name in names if name.isdecimal()]
         return sorted(episode_number(name, name, self.where) for name in digits)
 
     @contextmanager
     def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_ArrowEpisode]]:
-        """Read the tables of episodes one by one."""
         yield (self._read(number) for number in numbers)
 
     def _read(self, number: int) -> _ArrowEpisode:

@@ -47,7 +47,6 @@ class Hdf5Storage:
         self.where = str(path)
 
     def numbers(self) -> Sequence[int]:
-        """Return the episode numbers in ascending order."""
         with open_hdf5(self.path) as file:
             links = hdf5_tree.members(file.id)
         for name, target in links:
@@ -59,7 +58,6 @@ class Hdf5Storage:
 
     @contextmanager
     def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_Hdf5Episode]]:
-        """Open the file, and the groups of episodes one by one."""
         with open_hdf5(self.path) as file, KnownHeaders(self.path, file.id) as headers:
             yield (_Hdf5Episode(file.id, number, self.where, headers) for number in numbers)
 

@@ -43,16 +43,12 @@ class FoundLeaf:
 
     place: Place
     """Path in the file: the section, then its own names (`_index_0` for the first of a tuple)."""
-    names: tuple[str, ...]
-    """Parts of its key below the section; `()` for a section that is one array."""
+    names: tuple[str, ...]  # parts of its key below the section; `()`: that is one array
     rows: int
     form: Form
-    dtype: np.dtype[Any]
-    """Dtype of decoded values: uint8 for images, object for text."""
-    shape: tuple[int, ...]
-    """Shape of one decoded row."""
-    reason: str = ""
-    """Why it cannot be kept; empty if it can."""
+    dtype: np.dtype[Any]  # of decoded values: uint8 for images, object for text
+    shape: tuple[int, ...]  # of one decoded row
+    reason: str = ""  # why it cannot be kept; empty if it can
 
     @property
     def section(self) -> str:
@@ -65,17 +61,14 @@ class PlannedLeaf:
     """A leaf that every batch has."""
 
     place: Place
-    key: Key
-    """Key in the batch."""
-    per_action: bool
-    """Whether it has one row per action (`T`) or one more (`T + 1`)."""
+    key: Key  # in the batch
+    per_action: bool  # whether it has one row per action (`T`) or one more (`T + 1`)
     form: Form
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        """Its path for messages."""
         return "/".join(self.place)
 
 
@@ -93,8 +86,7 @@ class EpisodeFacts:
 class EpisodeReader(Protocol):
     """One episode of an open storage."""
 
-    where: str
-    """File and episode, for messages."""
+    where: str  # file and episode, for messages
 
     def describe(self) -> list[FoundLeaf]:
         """Return its leaves; decodes the first image of each image leaf."""
@@ -127,8 +119,7 @@ class EpisodeReader(Protocol):
 class EpisodeStorage(Protocol):
     """The data files of one dataset; picklable, opens files only in its methods."""
 
-    where: str
-    """The file or folder, for messages."""
+    where: str  # the file or folder, for messages
 
     def numbers(self) -> Sequence[int]:
         """Return the episode numbers in ascending order."""
@@ -138,10 +129,8 @@ class EpisodeStorage(Protocol):
 
 
 def episode_number(digits: str, name: str, where: str) -> int:
-    """Return the number in the name of an episode's group or folder.
-
-    Raises `FormatError` if it is not in Minari's format: two names could mean the same episode.
-    """
+    """Return the number in the name of an episode's group or folder; raises `FormatError`."""
+    # Names in another form than Minari's could mean the same episode.
     if len(digits) > 18:
         raise FormatError(f"{where} numbers an episode {digits[:18]}…; expected at most 18 digits")
     number = int(digits)
@@ -219,7 +208,6 @@ class LeafPlan:
 
     @property
     def leaves(self) -> tuple[PlannedLeaf, ...]:
-        """Leaves of all sections."""
         return (self.reward, *self.steps, *self.observations, *self.infos)
 
     @property

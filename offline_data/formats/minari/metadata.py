@@ -32,8 +32,7 @@ _NOTE_COMBINED = "A combination of other datasets, which `about.combined_dataset
 class DeclaredLeaf:
     """A leaf as declared by its space."""
 
-    shape: tuple[int, ...] | None
-    """Shape of one row; None for an unknown kind of space."""
+    shape: tuple[int, ...] | None  # of one row; None for an unknown kind of space
     dtype: str | None = None
     text: bool = False
 
@@ -128,10 +127,7 @@ class Metadata:
 
 
 def read_metadata(file: Path, main_file: Path) -> Metadata:
-    """Read `file`, or if there is none, the attributes of `main_file` (until version 0.4).
-
-    Raises `FormatError` if it is damaged, or names an unknown storage.
-    """
+    """Read `file`, else the attributes of `main_file` (until version 0.4); raises `FormatError`."""
     in_file = not os.path.lexists(file)
     where = str(main_file if in_file else file)
     values = _read_attributes(main_file) if in_file else read_object(file)

@@ -38,7 +38,6 @@ class Remote:
     account: str
 
     def __str__(self) -> str:
-        """Return the text that parses to this remote."""
         return f"{self.scheme}://{self.account}"
 
     def files(
@@ -46,17 +45,12 @@ class Remote:
     ) -> tuple[str, tuple[RemoteFile, ...]]:
         """List the files of a dataset at a revision, with paths relative to its folder.
 
-        Args:
-            dataset: On the hub `<repository>[/<path in it>]`, in a bucket a prefix of objects.
-            revision: Commit, branch or tag on the hub; for a bucket the result of an earlier call.
-                None for the newest.
+        `dataset` is on the hub `<repository>[/<path in it>]`, in a bucket a prefix of objects.
+        `revision` is a commit, branch or tag on the hub, for a bucket the result of an earlier
+        call; None: the newest. Returns the commit's sha, or `gcs-<12 hex>`, which changes with the
+        objects; and the files.
 
-        Returns:
-            The commit's sha, or `gcs-<12 hex>`, which changes with the objects; and the files.
-
-        Raises:
-            NotFoundError, AuthError, NetworkError: No such dataset, or not at `revision`; the host
-                refuses access, or does not answer properly.
+        Raises `NotFoundError`, also for the revision; `AuthError`; `NetworkError`.
         """
         if self.scheme == "hf":
             repository, _, path = dataset.partition("/")

@@ -46,7 +46,6 @@ class Minari(MinariCatalog, Source):
         return [known.get(name, CatalogEntry(name)) for name in list_remote(settings)]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Return a dataset on this machine if it is there at that revision, else at its remote."""
         parse_id(f"{self.name}:{name}")
         local = None
         if "://" not in name and settings.minari_path is not None:
@@ -63,23 +62,19 @@ class Minari(MinariCatalog, Source):
         return find_release(name, revision, settings, [entry.name for entry in self.catalog()])
 
     def accepts(self, path: Path) -> bool:
-        """Return True if `path` is the folder of a dataset, its `data` folder, or its HDF5 file.
-
-        AgileRL puts a file of its own format at the place of Minari's, without metadata.
-        """
+        """Return True for the folder of a dataset, its `data` folder, or its HDF5 file."""
+        # AgileRL puts a file of its own format at the place of Minari's, without metadata.
         file = find_main_file(path)
         if file is None or is_file(file.with_name(METADATA)):
             return file is not None
         return not AgileRL().accepts(file)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe such a folder or file; its revision is a fingerprint of the files."""
         _need_main_file(path)
         files = (p for p in path.rglob("*") if is_file(p)) if is_folder(path) else (path,)
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> MinariDataset:
-        """Open it: reads the metadata, but no data yet."""
         main_file = _need_main_file(raw)
         metadata = read_metadata(main_file.with_name(METADATA), main_file)
         known = {entry.name: entry for entry in self.catalog()}

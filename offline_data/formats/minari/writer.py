@@ -45,19 +45,16 @@ if TYPE_CHECKING:
 
 _FIXED = {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*-v[0-9]+")
-_ABOUT = (
+_ABOUT = (  # that Minari has a place for, whatever wrote them
     *("algorithm_name", "author", "author_email", "code_permalink", "description", "requirements"),
     *("ref_min_score", "ref_max_score"),
 )
-"""Entries of `about` that Minari has a place for, whatever wrote them."""
 _OWN = frozenset({"data_format", "dataset_id", "dataset_size", "jpeg_encoding", "minari_version"})
 """Entries of Minari's metadata that describe the new files."""
-_SETS = ("author", "author_email")
-"""Those that Minari takes as sets, whose order in a file would depend on the process."""
+_SETS = ("author", "author_email")  # sets to Minari, in an order that depends on the process
 _NAMESPACE = "namespace_metadata.json"
 _TEXTS = ("options", "metadata")
-_ATTRIBUTE_BYTES = 60_000
-"""Bytes of an array for which an attribute of HDF5 has room."""
+_ATTRIBUTE_BYTES = 60_000  # bytes of an array for which an attribute of HDF5 has room
 
 
 class MinariTarget(ExportTarget):
@@ -76,7 +73,6 @@ class MinariTarget(ExportTarget):
     added = frozenset(("episodes", (name,)) for name in ("id", "seed", "options"))
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
-        """Return the group or dataset of a leaf in an episode."""
         key = leaf.key
         if key == REWARD and leaf.dtype[0] in "biu":  # read as float64
             return LeafPlace(leaf, "rewards", "float64", key, leaf.table)
@@ -98,7 +94,6 @@ class MinariTarget(ExportTarget):
         return place_at(leaf, join_key((sections[key[0]], *key[1:])), self.holds)
 
     def differs(self, leaf: Leaf, episodes: ExportedEpisodes) -> str:
-        """Return why a column of episodes does not come back."""
         column = episodes.column(leaf.key)
         if leaf.key == ("id",):
             same = np.array_equal(column, np.arange(len(column)))
@@ -108,7 +103,6 @@ class MinariTarget(ExportTarget):
         return ""
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
-        """Write the episodes by `MinariStorage.update_episodes`, one in memory at a time."""
         if not _NAME.fullmatch(path.name):
             raise UsageError(
                 f"{path.name} is not a name of Minari; expected NAME-vN",
@@ -129,7 +123,6 @@ class MinariTarget(ExportTarget):
         file.write_text(json.dumps({**json.loads(file.read_text()), **about}))
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:  # noqa: ARG002
-        """Open the folder as a local one of Minari."""
         return get_source("minari").open(Release(path.name, "1", local=path), path)
 
 

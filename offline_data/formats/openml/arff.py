@@ -39,8 +39,7 @@ from offline_data.episode import Dropped, Skipped
 from offline_data.episode.joining import skip_hint
 from offline_data.raw.archive import name_damage
 
-BLOCK = 1 << 21
-"""Characters read at once."""
+BLOCK = 1 << 21  # characters read at once
 _LONGEST_LINE = 64 << 20
 _HEADER = 32 << 20  # characters before @data: names and lists of categories
 _CELLS = 1 << 20  # values held at once as text
@@ -77,12 +76,10 @@ class Block:
     """`[rows]` of each column. Numeric: float64, NaN for missing values. Nominal: int64 codes, -1 for
     missing values, or `str` words if the header has no list. Text: `str`. Missing objects are None.
     Without any row the list is empty."""
-    skipped: tuple[Skipped, ...] = ()
-    """Rows left out because they cannot be read."""
+    skipped: tuple[Skipped, ...] = ()  # rows left out because they cannot be read
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return len(self.columns[0]) if self.columns else 0
 
 
@@ -92,10 +89,8 @@ class ArffFile:
 
     path: Path
     columns: tuple[Attribute, ...]
-    first: int
-    """Number of the first line after `@data`, from 1."""
-    dropped: tuple[Dropped, ...] = ()
-    """Always empty: unsupported attributes are errors."""
+    first: int  # number of the first line after `@data`, from 1
+    dropped: tuple[Dropped, ...] = ()  # always empty: unsupported attributes are errors
 
     def blocks(self, *, skip_bad: bool = False) -> Iterator[Block]:
         """Yield runs of rows, at most some megabytes of text at a time.

@@ -14,8 +14,7 @@ from offline_data.base.errors import FormatError
 from offline_data.base.json import parse_json, shown
 from offline_data.formats.base import RemoteFile
 
-DESCRIPTION = "description.json"
-"""Name of the description among raw files."""
+DESCRIPTION = "description.json"  # name among raw files
 API = "https://www.openml.org/api/v1/json/data"
 _ABOUT = (
     "id", "name", "version", "format", "url", "md5_checksum", "status", "creator", "collection_date",
@@ -27,25 +26,19 @@ _ABOUT = (
 class Description:
     """The description of one dataset."""
 
-    fields: dict[str, str]
-    """Fields that are non-empty text."""
+    fields: dict[str, str]  # those that are non-empty text
     ignored: tuple[str, ...] = ()
     """Names of attributes that are not inputs: row ids, and others that OpenML lists."""
 
     def __getitem__(self, name: str) -> str:
-        """Return a field, "" if missing."""
         return self.fields.get(name, "")
 
     @property
     def about(self) -> dict[str, str]:
-        """Fields for the manifest."""
         return {name: self[name] for name in _ABOUT if self[name]}
 
     def data_file(self) -> RemoteFile:
-        """Return the file to download: ARFF, for which OpenML publishes an md5, else Parquet.
-
-        Raises `FormatError`.
-        """
+        """Return the file to download, ARFF with md5, else Parquet; raises `FormatError`."""
         if self["format"].lower() in {"arff", "sparse_arff", ""} and self["url"]:
             digest = f"md5:{self['md5_checksum'].lower()}" if self["md5_checksum"] else None
             return RemoteFile("data.arff", _places(self["url"]), digest=digest)

@@ -106,7 +106,6 @@ class Words:
 
     @property
     def width(self) -> int:
-        """Number of codes."""
         has_missing = bool(self.counts[-1] or self.counts[None])
         return len(self.words) + (self.codes[None] >= 0 and has_missing)
 
@@ -133,12 +132,10 @@ class InputColumn:
     column: Attribute
     moments: Moments = field(default_factory=Moments)
     words: Words | None = None
-    first: int = 0
-    """First column of `X`."""
+    first: int = 0  # first column of `X`
     width: int = 1
 
     def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values of this column are missing."""
         if values.dtype == object:
             return np.array([value is None for value in values], bool)
         return np.asarray(np.isnan(values) if values.dtype == np.float64 else values == -1)
@@ -151,7 +148,6 @@ class InputColumn:
         return np.where(codes < 0, np.nan, codes)
 
     def describe(self, encoding: Encoding) -> dict[str, Any]:
-        """Return its description for the manifest."""
         described: dict[str, Any] = {"name": self.column.name, "type": self.column.kind}
         if self.words is not None:
             described["categories"] = list(self.words.words)
@@ -166,13 +162,11 @@ class Encoder:
     """Encodes the rows of a table as `X`, `y` and texts; reads the table once to prepare.
 
     Args:
-        table: The file.
         targets: Names of the columns of `y`.
         inputs: Names of the other columns to use.
         encoding: See above.
         missing: Whether to leave out rows with a missing value, or to treat a missing word as an
             additional last category; `keep` for `raw`.
-        skip_bad: Whether to skip unreadable rows.
 
     Attributes:
         rows: Number of encoded rows.

@@ -21,11 +21,9 @@ class ParquetTable:
 
     path: Path
     columns: tuple[Attribute, ...]
-    dropped: tuple[Dropped, ...]
-    """Columns that are not numbers, words or text."""
+    dropped: tuple[Dropped, ...]  # columns that are not numbers, words or text
 
     def blocks(self, *, skip_bad: bool = False) -> Iterator[Block]:  # noqa: ARG002 - blocks are never partial
-        """Yield its rows; see `ArffFile.blocks`."""
         for table in iter_parquet(self.path):
             if table.num_rows:
                 leaves = {leaf.path[0]: leaf for leaf in table_leaves(table) if len(leaf.path) == 1}

@@ -59,7 +59,6 @@ class OpenML(OpenMLCatalog, CatalogSource):
     """
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Query OpenML for the description of a dataset, which names its file."""
         found = find_table(name)
         if found is None:
             hint = "`offline-data list openml` lists TorchRL's; openml:61 is OpenML's number 61"
@@ -100,13 +99,11 @@ class OpenML(OpenMLCatalog, CatalogSource):
         return Release(name, present, (about, file))
 
     def has_format(self, path: Path) -> bool:
-        """Return True for an ARFF file, or a folder with OpenML's description and one table."""
         if path.is_file():
             return path.name.endswith(_ARFF) and is_arff(path)
         return bool(_read_description(path).fields) and _table_in(path) is not None
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a table of the user, or a folder with one and its `description.json`."""
         table = _table_in(path) if path.is_dir() else path
         if table is None:
             raise FormatError(
@@ -118,7 +115,6 @@ class OpenML(OpenMLCatalog, CatalogSource):
         return Release(name, fingerprint(path, files), local=path)
 
     def open(self, release: Release, raw: Path) -> OpenMLRows:
-        """Read the description, and the whole table once, for counts and statistics."""
         path = _table_in(raw) if raw.is_dir() else raw
         if path is None:
             raise FormatError(f"{raw} has no table, or several")

@@ -28,16 +28,10 @@ _LABEL_BYTES = 1 << 20
 
 
 class RldsDataset(RawDataset):
-    """The records of a split, file by file.
+    """The records of a split (None: of all), file by file; see `select`.
 
-    Args:
-        folder: Contains `dataset_info.json`, `features.json`, and TFRecord files when they are read.
-        split: Split to read, see `select`; None: all splits.
-        release: Options, and the dataset's name in the catalogue.
-
-    Raises:
-        FormatError: Not an RLDS dataset in TFRecord files.
-        NotFoundError, UsageError: No such split.
+    `folder` has `dataset_info.json`, `features.json`, and TFRecord files when they are read. Raises
+    `FormatError` for another folder, `NotFoundError` and `UsageError` for splits.
     """
 
     def __init__(self, folder: Path, split: str | None, release: Release) -> None:
@@ -81,14 +75,12 @@ class RldsDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """List the TFRecord files, in the order of the splits, with their numbers of episodes."""
         return [
             Shard(name, (piece.file,), episodes=piece.stop - piece.first)
             for name, piece in self._pieces.items()
         ]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the records of a file, with one in memory besides the batch under construction."""
         piece = self._pieces[shard.name]
         return join_episodes(self._readings(piece), skip_bad=self._skip_bad)
 

@@ -91,14 +91,9 @@ def align_rows(
 ) -> EpisodeBatch:
     """Return the episode of the steps of a record; raises `FormatError`.
 
-    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, except `observation`.
-
-    Args:
-        columns: Features of the steps, `[rows, …]` each, by `key_of`.
-        rows: Number of steps.
-        table: Features of the episode, `[1, …]` each.
-        more_notes: Further notes.
-        observed: Features besides `observation` that have a row for each observation.
+    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, except `observation`
+    and those `observed`, which have a row for each observation. `columns` are the features of the
+    steps, `[rows, …]` each, by `key_of`; `table` those of the episode, `[1, …]`.
     """
     columns = dict(columns)
     flags = {name: _flag(columns.pop((name,), None), name, rows) for name in _FLAGS}

@@ -22,8 +22,7 @@ _NUMBERS = {
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
     "float16", "bfloat16", "float32", "float64",
 }  # fmt: skip
-_FLOAT_IMAGE = "float32"
-"""dtype of images that TFDS stores as four bytes per number, in a PNG of four channels."""
+_FLOAT_IMAGE = "float32"  # images whose numbers TFDS stores as the four channels of a PNG
 _MOST_DIMENSIONS = 16
 _NEVER_DROPPED = {f"{STEPS}/{name}" for name in ("reward", "is_first", "is_last", "is_terminal")}
 """Features that must not be dropped: rewards or ends of episodes would change."""
@@ -55,7 +54,6 @@ class Feature:
 
     @cached_property
     def name(self) -> str:
-        """Name for messages."""
         return "/".join(self.path)
 
     @cached_property
@@ -92,14 +90,10 @@ class Feature:
 
 
 def read_features(tree: Any, where: str) -> tuple[list[Feature], list[Dropped]]:
-    """Parse the tree of `features.json`.
+    """Parse the tree of `features.json`: features that can be read, and others with the reason.
 
-    Returns:
-        The features that can be read, and the others with the reason.
-
-    Raises:
-        FormatError: Not such a tree, or not that of RLDS, which is episodes of steps; or rewards or
-            flags cannot be read.
+    Raises `FormatError` if it is not such a tree, or not that of RLDS, which is episodes of steps;
+    or if rewards or flags cannot be read.
     """
     features: list[Feature] = []
     dropped: list[Dropped] = []

@@ -42,20 +42,18 @@ from offline_data.formats.rlds.webdataset import (
     webdataset_release,
 )
 
-BUCKETS = ("gresearch/robotics", "gdm-robotics-open-x-embodiment")
-"""Buckets and folders of the public copies, which have the same files."""
+BUCKETS = ("gresearch/robotics", "gdm-robotics-open-x-embodiment")  # public copies, same files
 
 BRIDGE_HOST = "https://rail.eecs.berkeley.edu/datasets/bridge_release/data/tfds"
 """The authors' host of `bridge_dataset`, which cannot be listed."""
 
-ALIASES = {
+ALIASES = {  # names in other loaders of datasets that are listed under another name
     "aloha_mobile_dataset": "aloha_mobile",
     "bridge_orig": "bridge_dataset",
     "bridge_oxe": "bridge",
     "fmb_dataset": "fmb",
     "roboset": "robo_set",
 }
-"""Names in other loaders of datasets that are listed under another name."""
 
 _COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on this machine"
 _LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # interactive listings
@@ -75,7 +73,6 @@ class OpenX(OpenXCatalog, CatalogSource):
     """
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Return the files of a version, and of a split of it; queries the bucket for both."""
         if is_hub(revision):
             return webdataset_release(name, str(revision), settings)
         dataset, _, split = name.partition("/")
@@ -114,7 +111,6 @@ class OpenX(OpenXCatalog, CatalogSource):
         return _find_folder(path) is not None or is_webdataset(path)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a folder of the user: its revision is a fingerprint of its files."""
         if _find_folder(path) is None and tars_of(path):
             return release_of_webdataset(path, name)
         folder = _need_folder(path)
@@ -137,7 +133,6 @@ class OpenX(OpenXCatalog, CatalogSource):
         return Release(name, revision, local=folder, shards=len(needed), splits=names)
 
     def open(self, release: Release, raw: Path) -> RldsDataset | WebDataset:
-        """Open it: reads the descriptions, but no records yet."""
         tars = is_hub(release.revision) if release.local is None else tars_of(raw)
         if tars and _find_folder(raw) is None:
             return open_webdataset(release, raw)

@@ -34,7 +34,6 @@ class NamedSplit:
 
     @property
     def episodes(self) -> int:
-        """Total number of episodes."""
         return sum(self.lengths)
 
 
@@ -45,8 +44,7 @@ class SplitPiece(NamedTuple):
     file: str
     first: int
     stop: int
-    length: int
-    """Number of records in the file."""
+    length: int  # of records in the file
 
 
 def read_splits(info: Any, where: str) -> dict[str, NamedSplit]:

@@ -19,8 +19,7 @@ from offline_data.raw.images import image_head, is_jpeg
 from offline_data.raw.tf_example import BytesValues, Value
 from offline_data.store.encoded import EncodedColumn
 
-_MOST_BYTES = 1 << 30
-"""Maximum bytes of the packed tensors of one feature in one record."""
+_MOST_BYTES = 1 << 30  # of the packed tensors of one feature in one record
 
 
 def row_count(record: Mapping[str, Value], feature: Feature) -> int | None:
@@ -38,11 +37,6 @@ def row_count(record: Mapping[str, Value], feature: Feature) -> int | None:
 
 def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
     """Return the values of a feature for `rows` steps, or for one episode.
-
-    Args:
-        record: All values of the record.
-        feature: The feature.
-        rows: Number of steps, 1 for a feature of the episode.
 
     Returns:
         Numbers `[rows, *shape]`; text: objects `[rows, *shape]` of `str`; images: an
@@ -83,10 +77,8 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
 def _read_ragged(
     record: Mapping[str, Value], feature: Feature, rows: int
 ) -> tuple[Value | None, list[Any]]:
-    """Return the concatenated values of sequences in a step, and their lengths by level.
-
-    A sequence of an episode, if it is the only one around its values, is stored without lengths.
-    """
+    """Return the concatenated values of sequences in a step, and their lengths by level."""
+    # A sequence of an episode, if it is the only one around its values, is stored without lengths.
     if not feature.in_steps and len(feature.inner) == 1:
         values = record.get(feature.stored)
         size = prod(x or 1 for x in feature.shape)

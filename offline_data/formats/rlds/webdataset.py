@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch, Key
 
 REPO = "jxu124/OpenX-Embodiment"
-HUB = "hub"
-"""Revision of ids of the hub's copy: `hub`, or `hub-COMMIT`."""
+HUB = "hub"  # revision of ids of the hub's copy: `hub`, or `hub-COMMIT`
 
 NOTE = (
     f"Read from the copy at huggingface.co/datasets/{REPO}, which is pickles in tar files: numbers "
@@ -55,12 +54,7 @@ def is_hub(revision: str | None) -> bool:
 
 
 def webdataset_release(name: str, revision: str, settings: Settings) -> Release:
-    """List the tar files of a dataset on the hub.
-
-    Raises:
-        NotFoundError: The hub has no such dataset, or no such commit.
-        AuthError, NetworkError, OfflineError: The hub cannot be queried.
-    """
+    """List the tar files of a dataset on the hub; raises `NotFoundError`, and as `list_hub`."""
     commit = revision.partition("-")[2] or None
     try:
         found = list_hub(REPO, name, commit, settings).files
@@ -102,13 +96,7 @@ def open_webdataset(release: Release, raw: Path) -> WebDataset:
 
 
 class WebDataset(RawDataset):
-    """Tar files of pickled episodes, each a shard read as a stream.
-
-    Args:
-        tars: The files.
-        folder: The folder of the files.
-        release: Options, and the dataset's name in the catalogue.
-    """
+    """Tar files of pickled episodes, each a shard read as a stream."""
 
     def __init__(self, tars: Sequence[Path], folder: Path, release: Release) -> None:
         self._folder, self._skip_bad = folder, release.options.skip_bad_episodes
@@ -121,11 +109,9 @@ class WebDataset(RawDataset):
         )
 
     def shards(self) -> Sequence[Shard]:
-        """List the tar files; their numbers of episodes are unknown."""
         return [Shard(name, (name,)) for name in self._names]
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the members of a tar file, with one episode in memory besides the current batch."""
         return join_episodes(self._readings(shard.name), skip_bad=self._skip_bad)
 
     def _readings(self, name: str) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:

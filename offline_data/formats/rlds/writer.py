@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 
 _STEPS, _EPISODE = "steps", "episode_metadata"
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_SHARD = 256 << 20
-"""Bytes of a file from which on another one is begun."""
+_SHARD = 256 << 20  # bytes of a file from which on another one is begun
 _CLASS = "tensorflow_datasets.core.features."
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
@@ -78,7 +77,6 @@ class RldsTarget(ExportTarget):
     }
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
-        """Return the feature of a leaf."""
         if 0 in leaf.shape:
             return f"there are no arrays of {leaf.dtype} {list(leaf.shape)}"
         path: Key = (_STEPS, *leaf.key)
@@ -91,7 +89,6 @@ class RldsTarget(ExportTarget):
         return place_at(leaf, "/".join(path), self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
-        """Write the records, then the descriptions."""
         name = re.sub(r"\W+", "_", job.name, flags=re.ASCII).strip("_").lower() or "dataset"
         places = {one.path: one for one in job.places if one.path != f"{_STEPS}/is_terminal"}
         records = (
@@ -127,7 +124,6 @@ class RldsTarget(ExportTarget):
             (path / file_name).write_text(json.dumps(value, indent=4), encoding="utf-8")
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:
-        """Open the folder as a local one of RLDS."""
         return get_source("openx").open(Release(job.name, "1", local=path), path)
 
 

@@ -42,16 +42,13 @@ from offline_data.store.layout import fits_encoding
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_SHARD = 512 << 20
-"""Bytes of rows of a file."""
-_AT_ONCE = 32
-"""Images that are in memory at once."""
+_SHARD = 512 << 20  # bytes of rows of a file
+_AT_ONCE = 32  # images that are in memory at once
 TABLES = ("steps", "episodes")
-_OWN = (
+_OWN = (  # first parts of names of columns (steps, episodes) that have a use of their own
     {"episode_index", "step_index"},
     {"episode_index", "length", "final", "final_observation"},
 )
-"""First parts of names of columns of steps, and of episodes, that have a use of their own."""
 
 
 class _Tables(ExportTarget):
@@ -70,14 +67,12 @@ class _Tables(ExportTarget):
     columns_apart = True
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
-        """Return the column of a leaf."""
         name = ".".join(leaf.key)
         if leaf.key[0] in _OWN[leaf.table == "episodes"]:
             name = f"leaf.{name}"
         return place_at(leaf, name, self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
-        """Write both tables, a record batch of each for every batch."""
         pa = arrow()
         done = 0
         about = json.dumps({place.path: _describe(place.leaf) for place in job.places})
@@ -115,7 +110,6 @@ class _Tables(ExportTarget):
         """Write what is beside the files."""
 
     def read(self, path: Path, job: ExportJob) -> TableEpisodes:  # noqa: ARG002
-        """Open the files with the reader of the format."""
         steps, episodes = (self._writer(path, name).files() for name in TABLES)
         return TableEpisodes(steps, episodes)
 
@@ -127,7 +121,6 @@ class ParquetTarget(_Tables):
     title = "Parquet"
 
     def card(self, job: ExportJob) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the configurations of `datasets`."""
         configs = [
             {"config_name": "steps", "data_files": "data/*.parquet", "default": True},
             {"config_name": "episodes", "data_files": "episodes/*.parquet"},
@@ -189,7 +182,6 @@ class _Shards(ABC):
         self._number = self._bytes = 0
 
     def files(self) -> list[Path]:
-        """Return the files in order."""
         return sorted(self.folder.glob(f"{self._stem}-*.{self._suffix}"))
 
     def append(self, columns: Mapping[str, Any], about: str) -> None:

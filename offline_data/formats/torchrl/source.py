@@ -64,12 +64,10 @@ class TorchRL(CatalogSource):
         return ()
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Raise: all folders in this format are the user's."""
         hint = "convert a folder of yours: `offline-data convert FOLDER NAME`"
         raise NotFoundError(f"There is no {self.name}:{name}: TorchRL publishes none", hint=hint)
 
     def has_format(self, path: Path) -> bool:
-        """Return True for a folder that `dumps` wrote, or a tensordict with `action` and `next`."""
         if is_torchrl_dump(path):
             return True
         return not os.path.lexists(path / _STORAGE) and is_tensordict(path, "action", "next")
@@ -78,7 +76,6 @@ class TorchRL(CatalogSource):
         return Release(name, fingerprint(path, files_below(path)), local=path)
 
     def open(self, release: Release, raw: Path) -> TorchRLEpisodes:
-        """Open the folder: reads its JSON files, and checks the sizes of all others."""
         del release
         path = raw.resolve()
         count, cursor, overwritten = None, None, False
@@ -158,15 +155,13 @@ class TorchRLEpisodes(RawDataset):
 
     columns: Mapping[Key, MappedTensor | PlainValues]
     count: int
-    cursor: int | None
-    """The next row to be written, which in a full ring is the oldest one."""
+    cursor: int | None  # next row to be written, which in a full ring is the oldest one
     info: SourceInfo
 
     def shards(self) -> Sequence[Shard]:
         return (Shard("the folder"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Map the files, and read the episodes in batches."""
         mapped: dict[Key, Any] = {
             key: leaf.map()[: self.count]
             if isinstance(leaf, MappedTensor)

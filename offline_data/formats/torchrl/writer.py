@@ -40,11 +40,9 @@ class TedTarget(ExportTarget):
     )
 
     def place(self, leaf: Leaf, options: ExportOptions) -> LeafPlace | str:  # noqa: ARG002
-        """Return the leaf itself."""
         return place_at(leaf, "/".join(leaf.key), self.holds)
 
     def write(self, batches: Iterable[EpisodeBatch], path: Path, job: ExportJob) -> None:
-        """Write a dataset directory with the description of the dataset."""
         first, *others = job.episodes.members
         manifest = first.reader.manifest
         header = replace(manifest, layout="ted", tables={}, counts={}, digests={}, two_copies=())
@@ -58,5 +56,4 @@ class TedTarget(ExportTarget):
             writer.finish()
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:
-        """Open the directory."""
         return get_source("local").open(Release(job.name, "1", local=path), path)

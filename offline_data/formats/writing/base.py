@@ -31,30 +31,19 @@ as truncated."""
 class Holds:
     """Leaves and rows that the files of a format can hold."""
 
-    final_observation: bool
-    """The observation after the last action."""
+    final_observation: bool  # the observation after the last action
     flags: Flags
-    nested: bool = True
-    """Several leaves of observations and actions by name; else one of each."""
-    tuples: bool = False
-    """Several observations named `0`, `1`, … as a tuple, where `nested` is false."""
-    rewards: Literal["optional", "required"] = "optional"
-    """Whether files without rewards can be read by their loaders."""
+    nested: bool = True  # several leaves of observations and actions by name; else one of each
+    tuples: bool = False  # several observations `0`, `1`, … as a tuple, where not `nested`
+    rewards: Literal["optional", "required"] = "optional"  # whether loaders can read files without
     text: bool = True
-    info: bool | frozenset[str] = True
-    """Leaves below `info`: all, none, or those below these names."""
-    extra: bool = True
-    """Other leaves with a row for each action."""
-    episodes: bool | frozenset[str] = True
-    """Columns of episodes: all, none, or those of these names, also where they are text."""
-    encoded: bool = False
-    """Images as JPEG and PNG files, not decoded."""
-    missing_text: bool = False
-    """Texts that are missing, other than empty ones."""
-    any_leaves: bool = False
-    """Datasets without actions, such as those of text."""
-    unknown_final: bool = False
-    """That the observation after the last action of an episode is not known."""
+    info: bool | frozenset[str] = True  # leaves below `info`: all, none, or those below these names
+    extra: bool = True  # other leaves with a row for each action
+    episodes: bool | frozenset[str] = True  # columns: all, none, or those of these names, also text
+    encoded: bool = False  # images as JPEG and PNG files, not decoded
+    missing_text: bool = False  # texts that are missing, other than empty ones
+    any_leaves: bool = False  # datasets without actions, such as those of text
+    unknown_final: bool = False  # that an episode's last observation is not known
     both: bool = False
     """Next observations that are not the observations of the rows after; see `Manifest.two_copies`."""
     dtypes: Mapping[str, str | None] = field(default_factory=dict)
@@ -66,16 +55,11 @@ class LeafPlace:
     """Place of a leaf in the files of a target, and its key where a reader returns it."""
 
     leaf: Leaf
-    path: str
-    """Name in the files."""
-    dtype: str
-    """Dtype in the files, or `text`."""
-    key: Key
-    """Key in the batches of the reader of the format."""
-    table: Table
-    """Attribute of these batches."""
-    lossy: str = ""
-    """Why images differ from the dataset's by some of their brightness; empty: they do not."""
+    path: str  # name in the files
+    dtype: str  # in the files, or `text`
+    key: Key  # in the batches of the reader of the format
+    table: Table  # attribute of these batches
+    lossy: str = ""  # why images differ by some of their brightness; empty: they do not
     after: str = ""
     """Name in the files of the rows after the actions, which the reader returns below `next`; empty:
     there are none, or they are the last rows of `path`."""
@@ -105,10 +89,8 @@ FINAL = "observation after the last action"
 class Loss:
     """A difference between the dataset and the files that it is exported to."""
 
-    leaf: str
-    """The leaf, as `info/qpos`, or column of episodes, as `episodes/seed`."""
-    rows: int | None
-    """Rows, or episodes of a column of episodes, that differ; None: all."""
+    leaf: str  # `info/qpos`, or of a column of episodes `episodes/seed`
+    rows: int | None  # rows, or episodes of such a column, that differ; None: all
     reason: str
 
     def __str__(self) -> str:
@@ -120,14 +102,11 @@ class Loss:
 class ExportOptions:
     """Options of an export that targets read; each says which."""
 
-    observation: Key | None = None
-    """The leaf of observations of targets that hold one; None: there is only one."""
-    fps: float | None = None
-    """LeRobot: frames in a second; None: those of the environment's `render_fps`."""
+    observation: Key | None = None  # of targets that hold one; None: there is only one
+    fps: float | None = None  # LeRobot: frames in a second; None: the environment's `render_fps`
     video: Literal["h264", "av1", "none"] = "h264"
     """LeRobot: encoding of images."""
-    format_version: str = "3.0"
-    """LeRobot: 3.0 or 2.1."""
+    format_version: str = "3.0"  # LeRobot: 3.0 or 2.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +116,9 @@ class ExportJob:
     episodes: ExportedEpisodes
     options: ExportOptions
     places: tuple[LeafPlace, ...]
-    name: str
-    """Name of the destination, without folders."""
-    folder: Path
-    """Its folder."""
-    known_final: int
-    """Number of episodes whose observation after the last action is known."""
+    name: str  # of the destination, without folders
+    folder: Path  # its folder
+    known_final: int  # number of episodes whose observation after the last action is known
 
     def places_in(self, table: Table) -> dict[Key, LeafPlace]:
         """Return the places of leaves of a table of the dataset, by key."""
@@ -152,15 +128,11 @@ class ExportJob:
 class ExportTarget(ABC):
     """A format. Instances have no state."""
 
-    name: str
-    """The word of `--to`."""
-    title: str
-    """Title of at most half a line."""
-    suffix: str = ""
-    """Suffix of the file; empty: the destination is a folder."""
+    name: str  # the word of `--to`
+    title: str  # of at most half a line
+    suffix: str = ""  # of the file; empty: the destination is a folder
     holds: Holds
-    reads: tuple[str, ...] = ()
-    """Fields of `ExportOptions` that change the files."""
+    reads: tuple[str, ...] = ()  # fields of `ExportOptions` that change the files
     contained: bool = False
     """Whether `write` runs in a child process, since its library crashes on a full disk."""
     own: ClassVar[Mapping[str, tuple[Key, ...]]] = MappingProxyType({})
@@ -211,7 +183,7 @@ class ExportTarget(ABC):
         return {}
 
 
-_TARGETS = {
+_TARGETS = {  # modules and classes by name
     "minari": "offline_data.formats.minari.writer:MinariTarget",
     "d4rl": "offline_data.formats.d4rl.writer:D4RLTarget",
     "parquet": "offline_data.formats.tables.writer:ParquetTarget",
@@ -224,7 +196,6 @@ _TARGETS = {
     "d3rlpy": "offline_data.formats.d3rlpy.writer:D3rlpyTarget",
     "ted": "offline_data.formats.torchrl.writer:TedTarget",
 }
-"""Modules and classes of formats by name."""
 
 TARGETS = tuple(_TARGETS)
 

@@ -30,20 +30,14 @@ Table: TypeAlias = Literal["steps", "observations", "episodes"]
 class Leaf:
     """A leaf of the episodes."""
 
-    key: Key
-    """As in `EpisodeBatch`: `("action",)`, `("next", "reward")`; of observations the root key."""
-    table: Table
-    """Attribute of `EpisodeBatch` that has it."""
-    dtype: str
-    """numpy's name, or `text`."""
-    shape: tuple[int, ...]
-    """Shape of a row."""
-    encoding: str | None = None
-    """`jpeg`, `png` or `video` where rows are stored as such."""
+    key: Key  # as in `EpisodeBatch`, `("next", "reward")`; of observations the root key
+    table: Table  # attribute of `EpisodeBatch` that has it
+    dtype: str  # numpy's name, or `text`
+    shape: tuple[int, ...]  # of a row
+    encoding: str | None = None  # `jpeg`, `png` or `video` where rows are stored as such
 
     @classmethod
     def of(cls, spec: LeafSpec, table: Table) -> Leaf:
-        """Return the description of a stored leaf."""
         return cls(spec.key, table, "text" if spec.text else spec.dtype, spec.shape, spec.encoding)
 
     @property
@@ -66,10 +60,8 @@ class ExportMember:
 
     reader: DatasetReader
     chosen: EpisodeSelection
-    whole: bool
-    """Whether they are all of its episodes."""
-    view: HistoryStep | None = None
-    """The step of the saved view whose rows they are."""
+    whole: bool  # whether they are all of its episodes
+    view: HistoryStep | None = None  # step of the saved view whose rows they are
 
     @classmethod
     def of(
@@ -166,12 +158,10 @@ class ExportedEpisodes:
 
     @property
     def reader(self) -> DatasetReader:
-        """The first dataset."""
         return self.members[0].reader
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """All leaves."""
         return self.members[0].leaves
 
     @cached_property
@@ -181,7 +171,6 @@ class ExportedEpisodes:
 
     @property
     def transitions(self) -> int:
-        """Number of all transitions."""
         return int(self.lengths.sum())
 
     def column(self, key: Key) -> NDArray[Any]:

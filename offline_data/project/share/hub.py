@@ -27,30 +27,22 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_AT_ONCE = 5
-"""Files that are sent at the same time."""
+_AT_ONCE = 5  # files that are sent at the same time
 
 
 @dataclass(frozen=True)
 class HubPush:
     """A dataset and the files of it that a repository lacks, as it was when the hub was asked."""
 
-    repository: str
-    """`OWNER/NAME`."""
+    repository: str  # `OWNER/NAME`
     files: Mapping[str, Path | bytes]
     """All files of the dataset by path, without the card: where they are, or their bytes."""
-    digests: Mapping[str, tuple[int, str]]
-    """Their sizes and sha256."""
-    exists: bool
-    """Whether there is such a repository."""
-    private: bool
-    """Whether only its owner can read it; a new one is private."""
-    parent: str | None
-    """The commit of its main branch; None: there is none."""
-    changed: tuple[str, ...]
-    """Files that it lacks, or has with other bytes."""
-    stale: tuple[str, ...]
-    """Files of an earlier dataset, which are not of this one."""
+    digests: Mapping[str, tuple[int, str]]  # their sizes and sha256
+    exists: bool  # whether there is such a repository
+    private: bool  # whether only its owner can read it; a new one is private
+    parent: str | None  # the commit of its main branch; None: there is none
+    changed: tuple[str, ...]  # files that it lacks, or has with other bytes
+    stale: tuple[str, ...]  # files of an earlier dataset, which are not of this one
 
     @classmethod
     def to(cls, repository: str, entry: Entry, manifest: bytes, settings: Settings) -> Self:

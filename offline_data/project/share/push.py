@@ -37,21 +37,13 @@ class Pushed:
     """Result of `push`."""
 
     id: str
-    """Id of the dataset."""
-    to: str
-    """Address or path that `download` takes."""
-    public: bool | None
-    """Whether everybody can read it; None: a folder."""
-    sent: tuple[str, ...]
-    """Files that were sent, or would be."""
-    bytes: int
-    """Bytes of these."""
-    existed: bool
-    """Whether all of it was there already; then nothing was sent."""
-    revision: str | None = None
-    """Commit on the hub."""
-    dry_run: bool = False
-    """Whether nothing was done."""
+    to: str  # address or path that `download` takes
+    public: bool | None  # whether everybody can read it; None: a folder
+    sent: tuple[str, ...]  # files that were sent, or would be
+    bytes: int  # of these
+    existed: bool  # whether all of it was there already; then nothing was sent
+    revision: str | None = None  # commit on the hub
+    dry_run: bool = False  # whether nothing was done
 
 
 def push_dataset(
