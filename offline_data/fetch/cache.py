@@ -40,7 +40,7 @@ class FetchRecord:
     came_from: str  # URL it was fetched from: `url`, another published URL, or a mirror's
     fetched: str  # ISO 8601 in UTC
     etag: str | None = None  # validator that the host gave
-    outside: str | None = None  # path of the bytes if they are the user's own file, not copied
+    outside: str | None = None  # absolute path, if the bytes are the user's own, not copied
     mtime_ns: int | None = None  # modification time of that file when it was read
     digest: str | None = None  # digest that its source published then
     failed: tuple[str, ...] = ()  # places that failed before `came_from`, as `host: reason`

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SYNC_EVERY = 64 << 20  # bytes between two syncs of a partial file to the disk
 _READ = 1 << 20
-_HASH_BATCH = 16  # blocks hashed at a time: waking a thread for each of them costs more
+_HASH_BATCH = 16  # blocks hashed at a time: waking a thread for each costs more than it saves
 _MAX_HASH_BATCHES = 4
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})\Z")
 _LENGTH = re.compile(r"[0-9]{1,19}\Z")
@@ -97,7 +97,7 @@ class FetchSession:
         return with_retries(attempt, self.limits, wait, reached, self.progress.note)
 
     def count(self, index: int, *, resumed: bool = False) -> Callable[[int], None]:
-        """Return a reporter of the bytes of a file here; `resumed`: they were before the run."""
+        """Return a function reporting a file's bytes here; `resumed`: from before the run."""
         seen = self.received.add_resumed if resumed else self.received.at
 
         def report(size: int) -> None:

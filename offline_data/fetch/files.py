@@ -65,7 +65,7 @@ class FetchedFile:
     failed: tuple[str, ...] = ()  # places before `url` that failed, `host: reason`; redacted
     compared: str | None = None  # see `RemoteFile`
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # these values go into manifests: no password
         object.__setattr__(self, "url", redact(self.url))
         object.__setattr__(self, "failed", tuple(map(redact, self.failed)))
 
@@ -147,7 +147,7 @@ class Hashes:
 
 
 def hash_file(path: Path, published: RemoteFile, report: Callable[[int], None]) -> Hashes:
-    """Read a file once for its digests; `report` is called with the bytes read so far."""
+    """Read a file for its digests, `report`ing bytes so far; raises `AccessError`, `OSError`."""
 
     def open_plain(path: str, flags: int) -> int:
         # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it

@@ -62,7 +62,7 @@ class FetchLimits:
 
 
 class TransientError(NetworkError):
-    """A failure that may pass; `retry_after`: the seconds that the host asks to wait."""
+    """A failure that may pass (no answer, cut, stalled, 429, 5xx), `retry_after` some seconds."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)

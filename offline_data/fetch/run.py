@@ -63,7 +63,7 @@ def run_fetch(
     sleep: Callable[[float], None] | None = None,
     cancelled: Event | None = None,
 ) -> tuple[FetchedFile, ...]:
-    """Fetch every file of a plan and verify it.
+    """Fetch every file of a plan and verify it; returns one for each step, in order.
 
     Files get their names only after size, first bytes and digest are right. A download that was
     interrupted by an error, Ctrl-C or a kill is resumed by the next run where the host allows it.

@@ -132,7 +132,7 @@ def search(
     `*`, `?` or `[…]` is a glob that the id, or its name, must match. If no dataset matches, words
     that occur nowhere are replaced by the most similar ones, with a note. Names that begin with a
     word come first, then those with a part (after `/`) that does; new versions before old ones.
-    `limit` is the maximum number of results; a note reports the total.
+    An empty query matches all. `limit` is the maximum number of results; a note reports the total.
     """
     known = known_datasets(settings)
     texts = {text: f"{text} {entry.summary}".casefold() for text, (_, entry) in known.items()}

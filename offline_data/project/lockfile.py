@@ -137,7 +137,7 @@ def _toml(value: Any) -> str:
 
 
 def write_lock(file: Path, datasets: Mapping[str, LockedDataset]) -> bool:
-    """Write a lock file unless it has the same text already; returns whether it was written."""
+    """Write a lock file if it changes; returns whether. Raises `AccessError`, `NoSpaceError`."""
     data = dump_lock(datasets).encode()
     with disk_errors(file.parent):
         if file.is_file() and file.read_bytes() == data:

@@ -130,7 +130,7 @@ def read_schema(path: Path) -> Any:
 
 
 def iter_arrow(path: Path) -> Iterator[Any]:
-    """Yield the record batches of an Arrow file or stream as tables; raises as `read_table`."""
+    """Yield the batches of an Arrow file or stream as tables, in order; raises as `read_table`."""
     pa = _pyarrow()
     with _name_damage(path, parquet=False), pa.memory_map(os.fsencode(path)) as source:
         batches, schema = _arrow_batches(source)

@@ -21,7 +21,7 @@ def fast_zlib() -> Any:
 
 
 def inflate(raw: bytes, nbytes: int) -> bytes | None:
-    """Inflate a zlib stream and ignore what follows, as HDF5; None: damaged or too long."""
+    """Inflate a zlib stream and ignore what follows, as HDF5; None: damaged or over `nbytes`."""
     fastest = _libdeflate()
     # It allocates `nbytes` at once, and takes 0 for "unknown".
     if fastest is not None and 0 < nbytes <= _LARGEST_RATIO * len(raw):

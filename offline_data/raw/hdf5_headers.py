@@ -93,7 +93,7 @@ class KnownHeaders:
         os.close(self._file)
 
     def find(self, key: Hashable, address: int) -> _KnownDataset | None:
-        """Return the header at `address` if it differs from that of `key` only in its shape."""
+        """Return the header at `address` if only its shape differs from `key`'s, else None."""
         known = self._known.get(key)
         if known is None:
             return None

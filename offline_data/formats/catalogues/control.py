@@ -114,7 +114,7 @@ class NeoRLCatalog(TableCatalog):
 
 
 class OGBenchCatalog(TableCatalog):
-    """The training and validation files."""
+    """The training and validation files; `singletask` and `oraclerep` name variants of these."""
 
     name = "ogbench"
     title = "OGBench: goal-conditioned mazes, manipulation and drawing (npz)"
