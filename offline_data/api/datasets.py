@@ -201,11 +201,12 @@ def convert(
         name: `NAME` or `local:NAME`.
         source: Source that defines the format of a path; None: detect it.
         layout: `compact` (None) or `ted`.
-        episodes, checkpoints, only, text, audit, strict: See `download`.
-        keep_episodes, skip_bad_episodes, skip_bad_features: See `download`.
+        episodes: Range of episodes to convert; the dataset then has a separate revision.
+        checkpoints: Range of checkpoints, for sources that have them (`atari_dqn`).
         images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG files.
         video: Frames of videos (`lerobot`): `png` and None: store each as an image; `raw`: store
             pixels; `skip`: leave videos out.
+        only: Names of features to convert; see `download`.
         split: Split of a folder that has several, such as `train` and `val`; `all`: all as one
             dataset, in which `ds.episodes["split"]` tells them apart.
         alignment: Of LIBERO files: `raw` if observations were recorded after the action of their row,
@@ -213,8 +214,17 @@ def convert(
         autoreset: Mode of the vector environment that recorded arrays or a D4RL-like file: `next_step`
             drops the row of each reset, with `same_step` final observations are unknown; None: all rows
             are steps.
+        text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
+            accepted with None.
         mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping
             of the same content, or that of `inspect_files`; None: the format is that of a source.
+        audit: Rows to read back and compare with the source, see `download`.
+        strict: Whether a leaf that cannot be stored is an error.
+        keep_episodes: Whether to keep episodes whole if a next observation differs from the
+            following row's; False: cut them there.
+        skip_bad_episodes: Whether to leave out episodes that cannot be read.
+        skip_bad_features: Whether to leave out infos (`minari`) that differ in shape or type between
+            episodes, with a note.
         force: Whether to replace a dataset of that name.
         executor: Executor for the shards of a folder; None: local processes.
 
