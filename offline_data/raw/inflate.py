@@ -50,7 +50,7 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
     shape = (max(0, stop - start), *dataset.shape[1:])
     if start < stop and has_filters(dataset) and _lies_as_in_memory(dataset):
         out = np.empty(shape, dataset.dtype)
-        _Tiles(dataset, start, stop, out).read_all()
+        Chunks(dataset).read_in_threads(start, stop, out)
         return out
     check_chunks(dataset, start, stop)
     _check_index(dataset)
@@ -62,6 +62,16 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
     return rows
 
 
+def chunks_of(dataset: Any) -> Chunks | None:
+    """Return the chunks of an open `h5py.Dataset`, or None if their bytes are not numpy's rows.
+
+    Raises `FormatError` for a dataset that violates the rules of `readers.hdf5`.
+    """
+    check_size(dataset.id)
+    check_storage(dataset.id)
+    return Chunks(dataset) if has_filters(dataset) and _lies_as_in_memory(dataset) else None
+
+
 def check_chunks(dataset: Any, start: int, stop: int) -> None:
     """Undo the filters of the chunks under some rows, so that HDF5 can do so after us."""
     if dataset.is_virtual:
@@ -70,7 +80,7 @@ def check_chunks(dataset: Any, start: int, stop: int) -> None:
             if source.shape:
                 check_chunks(source, 0, len(source))
     elif has_filters(dataset) and start < stop:
-        _Tiles(dataset, start, stop, None).read_all()
+        Chunks(dataset).read_in_threads(start, stop, None)
 
 
 def _check_index(dataset: Any) -> None:
@@ -118,17 +128,21 @@ class Pipeline:
             raise FormatError(f"{place_of(dataset)} is compressed twice")
         self.nbytes = math.prod(plan.get_chunk()) * dataset.get_type().get_size()
         self._filters = [(code, values) for code, _, values, _ in found]
+        self._known: dict[int, list[tuple[int, tuple[int, ...], int]]] = {}
 
     def undo(self, raw: bytes, skipped: int) -> bytes | None:
         """Return the `nbytes` of a raw chunk, or None if it is damaged.
 
         Bit `i` of `skipped` is set if filter `i` was not applied to this chunk.
         """
-        used = [step for number, step in enumerate(self._filters) if not skipped >> number & 1]
+        skipped &= (1 << len(self._filters)) - 1
+        steps = self._known.get(skipped)
+        if steps is None:
+            steps = self._known[skipped] = self._steps(skipped)
         data: bytes | None = raw
-        while used and data is not None:
-            code, parameters = used.pop()
-            expected = self.nbytes + 4 * sum(code == _FLETCHER32 for code, _ in used)
+        for code, parameters, expected in steps:
+            if data is None:
+                return None
             if code == _DEFLATE:
                 data = inflate(data, expected)
             elif code == _LZF:
@@ -138,6 +152,16 @@ class Pipeline:
             else:
                 data = _undo_fletcher32(data)
         return data if data is not None and len(data) == self.nbytes else None
+
+    def _steps(self, skipped: int) -> list[tuple[int, tuple[int, ...], int]]:
+        """Return code, parameters and bytes of the result of each filter to undo, the last first."""
+        used = [step for number, step in enumerate(self._filters) if not skipped >> number & 1]
+        steps = []
+        while used:
+            code, parameters = used.pop()
+            checksums = sum(code == _FLETCHER32 for code, _ in used)
+            steps.append((code, parameters, self.nbytes + 4 * checksums))
+        return steps
 
 
 def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
@@ -201,78 +225,98 @@ def _undo_lzf(data: bytes, nbytes: int) -> bytes | None:
     return bytes(out) if len(out) == nbytes else None
 
 
-class _Tiles:
-    """The chunks under rows `start` to `stop` of a dataset, put into `out`, or only checked."""
+class Chunks:
+    """The chunks of an open dataset with filters; its methods may run in several threads at once."""
 
-    def __init__(self, dataset: Any, start: int, stop: int, out: NDArray[Any] | None) -> None:
-        self._dataset, self._start, self._stop, self._out = dataset, start, stop, out
-        self._shape: tuple[int, ...] = dataset.chunks  # also at the edges, where they are padded
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self._low = dataset, dataset.id
+        self.shape: tuple[int, ...] = dataset.chunks
+        """Shape of each, also at the edges, where they are padded."""
+        self._rows, *self._widths = dataset.shape
         self._pipeline = Pipeline(dataset.id)
+        # HDF5 cannot be asked for chunks where there is none; those of no bytes are damaged
+        self._none: bool = self._low.get_storage_size() == 0 and self._low.get_num_chunks() == 0
+        # numpy copies a strided column [n] four times as fast as the same column as [n, 1]
+        self._inner = tuple(0 if width == 1 else slice(None) for width in self.shape[1:])
 
-    def read_all(self) -> None:
-        """Read all chunks with some of the rows, in threads unless there is little to read."""
-        low = self._dataset.id
-        if (
-            low.get_storage_size() == 0 and low.get_num_chunks() == 0
-        ):  # those of no bytes are damaged
-            if self._out is not None:  # HDF5 cannot be asked for chunks where there is none
-                self._out[...] = self._dataset.fillvalue
+    def read(self, start: int, stop: int, out: NDArray[Any] | None) -> None:
+        """Put rows `start` to `stop` into `out` (None: only check their chunks), in this thread.
+
+        Raises `FormatError` for a damaged chunk, naming file, dataset and rows.
+        """
+        if not self._fill(out):
+            self._read(self._offsets(start, stop), start, stop, out)
+
+    def read_in_threads(self, start: int, stop: int, out: NDArray[Any] | None) -> None:
+        """Do what `read` does in threads of their own, unless there is little to read."""
+        if self._fill(out):
             return
-        height, *widths = self._shape
-        rows = range(self._start // height * height, self._stop, height)
-        rest = map(range, itertools.repeat(0), self._dataset.shape[1:], widths)
-        offsets = list(itertools.product(rows, *rest))
+        offsets = self._offsets(start, stop)
         if len(offsets) * self._pipeline.nbytes < _SMALL:
-            self._read(offsets)
+            self._read(offsets, start, stop, out)
             return
         size = max(1, min(_TASK, len(offsets) // (4 * THREADS)))
         with ThreadPoolExecutor(THREADS) as pool:
             tasks = [offsets[first : first + size] for first in range(0, len(offsets), size)]
             try:
-                deque(pool.map(self._read, tasks), maxlen=0)
+                deque(pool.map(lambda some: self._read(some, start, stop, out), tasks), maxlen=0)
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _read(self, offsets: Iterable[tuple[int, ...]]) -> None:
+    def _fill(self, out: NDArray[Any] | None) -> bool:
+        if self._none and out is not None:
+            out[...] = self._dataset.fillvalue
+        return self._none
+
+    def _offsets(self, start: int, stop: int) -> list[tuple[int, ...]]:
+        """Return where the chunks under these rows begin, in the order of the rows."""
+        height, *widths = self.shape
+        rows = range(start // height * height, stop, height)
+        return list(itertools.product(rows, *map(range, itertools.repeat(0), self._widths, widths)))
+
+    def _read(
+        self, offsets: Iterable[tuple[int, ...]], start: int, stop: int, out: NDArray[Any] | None
+    ) -> None:
         """Put the chunks that begin at these elements into their places."""
+        height, *widths = self.shape
         for offset in offsets:
             data = self._undone(offset)
-            if self._out is None:
+            if out is None:
                 continue
-            first = max(offset[0], self._start)
-            stop = min(offset[0] + self._shape[0], self._stop)
-            rest = (slice(b, b + n) for b, n in zip(offset[1:], self._shape[1:], strict=True))
-            place = (slice(first - self._start, stop - self._start), *rest)
-            target = self._out[place]
+            top, *left = offset
+            first, last = max(top, start), min(top + height, stop)
+            across = (b if n == 1 else slice(b, b + n) for b, n in zip(left, widths, strict=True))
+            place = (slice(first - start, last - start), *across)
             if data is None:
-                target[...] = self._dataset.fillvalue
+                out[place] = self._dataset.fillvalue
                 continue
-            chunk = np.frombuffer(data, self._out.dtype).reshape(self._shape)
-            inner = (slice(first - offset[0], stop - offset[0]), *map(slice, target.shape[1:]))
-            # numpy copies a strided column [n] four times as fast as the same column as [n, 1]
-            np.squeeze(target)[...] = np.squeeze(chunk[inner])
+            chunk = np.frombuffer(data, out.dtype).reshape(self.shape)
+            inner = (slice(first - top, last - top), *self._inner)
+            target = out[place]
+            target[...] = chunk[inner][tuple(map(slice, target.shape))]  # padded at the edges
 
     def _undone(self, offset: tuple[int, ...]) -> bytes | None:
         """Return a whole chunk, or None where it was never written."""
-        low, nbytes = self._dataset.id, self._pipeline.nbytes
         with h5()._objects.phil:  # h5py 3.10 does not lock here, and threads crash HDF5
             try:
-                skipped, raw = low.read_direct_chunk(offset)
+                skipped, raw = self._low.read_direct_chunk(offset)
             except (OSError, RuntimeError, MemoryError) as error:
-                if low.get_chunk_info_by_coord(offset).byte_offset is None:
+                if self._low.get_chunk_info_by_coord(offset).byte_offset is None:
                     return None
                 raise self._damage_error(offset, str(error)) from error
         data = self._pipeline.undo(raw, skipped)
         if data is None:  # unless it was left uncompressed at an edge (`H5Pset_chunk_opts`)
-            ends = map(sum, zip(offset, self._shape, strict=True))
-            at_edge = any(e > size for e, size in zip(ends, self._dataset.shape, strict=True))
+            nbytes = self._pipeline.nbytes
+            ends = map(sum, zip(offset, self.shape, strict=True))
+            sizes = (self._rows, *self._widths)
+            at_edge = any(end > size for end, size in zip(ends, sizes, strict=True))
             if at_edge and len(raw) == nbytes:
                 return cast("bytes", raw)
             raise self._damage_error(offset, f"a chunk does not decompress to its {nbytes:,} bytes")
         return data
 
     def _damage_error(self, offset: tuple[int, ...], why: str) -> FormatError:
-        last = min(offset[0] + self._shape[0], self._dataset.shape[0]) - 1
+        last = min(offset[0] + self.shape[0], self._rows) - 1
         return FormatError(
             f"{self._dataset.file.filename} is damaged: {self._dataset.name!r} cannot be read at "
             f"rows {offset[0]} to {last}: {why}",

@@ -20,7 +20,7 @@ from offline_data.base.errors import AuditError, FormatError
 from offline_data.base.progress import SilentProgress
 from offline_data.formats.catalogues.d4rl import read_table
 from offline_data.formats.d4rl.source import D4RL
-from offline_data.formats.flat import hdf5 as flat_hdf5
+from offline_data.formats.flat import next_column
 from offline_data.pipeline.ingest import Options, Stored, convert
 from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
@@ -327,7 +327,7 @@ def test_many_final_observations_are_read_again(
 ) -> None:
     path = write(tmp_path / "mine.hdf5", jumping(24))
     kept = whole(path)
-    monkeypatch.setattr(flat_hdf5, "KEPT", 0)
+    monkeypatch.setattr(next_column, "KEPT", 0)
     dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
     assert dataset.after is not None
     assert dataset.after.final is None

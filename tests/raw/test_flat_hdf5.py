@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -10,19 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from offline_data.base.errors import FormatError
 from offline_data.episode import Key
 from offline_data.episode.cut import lengths_of
+from offline_data.formats.flat import next_column
+from offline_data.formats.flat.episodes import FlatEpisodes
 from offline_data.formats.flat.hdf5 import (
     FlatColumn,
-    FlatEpisodes,
     FlatFile,
     FlatFormat,
-    compare_next,
     has_columns,
     inspect,
 )
+from offline_data.formats.flat.next_column import compare_next
 
 
 def leaf_of(name: str) -> Key:
@@ -81,7 +84,7 @@ def test_a_format_with_names_of_its_own(tmp_path: Path) -> None:
             inspect(file, path, AGENT)
 
 
-def flat_file(values: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]) -> FlatFile:
+def flat_file(values: Mapping[str, NDArray[np.float64]]) -> FlatFile:
     columns = {name: FlatColumn(v.dtype, v.shape[1:]) for name, v in values.items()}
     return FlatFile(Path("memory"), AGENT, (("", len(values["obs"])),), columns)
 
@@ -121,3 +124,50 @@ def test_blocks_give_what_a_loop_gives(
                 np.testing.assert_array_equal(found.observations, values["obs"])
             else:
                 assert found.observations is None
+
+
+def compressed(path: Path, rows: int, chunks: tuple[int, int]) -> FlatFile:
+    values = {name: np.arange(2.0 * rows).reshape(rows, 2) for name in ("obs", "next_obs")}
+    with h5py.File(path, "w") as file:
+        for name, column in values.items():
+            file.create_dataset(name, data=column, chunks=chunks, compression="gzip")
+    return replace(flat_file(values), path=path)
+
+
+def test_compressed_columns_are_read_in_bands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = compressed(tmp_path / "x.hdf5", 50, (3, 1))
+    ends = np.arange(50) % 5 == 4
+    expected = {}
+    for read in ("read", "chunks"):
+        with monkeypatch.context() as patch, flat.open() as file:
+            patch.setattr(FlatFile, read, lambda *_: None)
+            expected[read] = compare_next(flat, file, ends, block=4 * 6 * 16)
+            patch.setattr(next_column, "HELD", 0)
+            assert compare_next(flat, file, ends, block=4 * 6 * 16).observations is None
+    one, other = expected["read"], expected["chunks"]
+    for name in ("jumps", "final", "observations"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.jumps.sum() == 40
+
+
+@pytest.mark.parametrize("damaged", [{"obs": 30}, {"next_obs": 0}, {"obs": 24, "next_obs": 0}])
+def test_the_first_damage_in_order_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: dict[str, int]
+) -> None:
+    """Whatever threads met first: the observations are read up to 12 rows before the others."""
+    flat = compressed(tmp_path / "x.hdf5", 50, (3, 1))
+    with h5py.File(flat.path, "r+") as file:
+        for name, row in damaged.items():
+            file[name].id.write_direct_chunk((row, 1), b"damage")
+    said = set()
+    for patched in (False, True):
+        with monkeypatch.context() as patch, flat.open() as file:
+            if patched:
+                patch.setattr(next_column, "_bands_of", lambda *_: None)
+            with pytest.raises(FormatError, match="is damaged") as raised:
+                compare_next(flat, file, np.zeros(50, bool), block=24 * 16)
+        said.add(str(raised.value))
+    assert len(said) == 1
+    assert repr(f"/{next(iter(damaged))}") in said.pop()

@@ -30,13 +30,13 @@ from offline_data.formats.catalogues.d4rl import D4RLCatalog, EndRule, read_tabl
 from offline_data.formats.d4rl.episode_ends import end_notes, episode_ends
 from offline_data.formats.fingerprint import fingerprint
 from offline_data.formats.flat.arrays import inspect_npz
+from offline_data.formats.flat.episodes import FlatEpisodes
 from offline_data.formats.flat.hdf5 import (
-    FlatEpisodes,
     FlatFile,
     FlatFormat,
-    compare_next,
     inspect,
 )
+from offline_data.formats.flat.next_column import compare_next
 from offline_data.formats.recognition import ArrayNames, array_names
 from offline_data.raw.hdf5 import MAGIC, open_hdf5
 from offline_data.store.arrays import COLUMNS, TIMEOUT

@@ -36,7 +36,7 @@ from offline_data.formats.files.images import ImageArrays
 from offline_data.formats.files.layout import Layout
 from offline_data.formats.files.mapping import MappingQuestionError
 from offline_data.formats.files.rows import JoinedArrays
-from offline_data.formats.flat.hdf5 import differing_rows
+from offline_data.formats.flat.next_column import differing_rows
 from offline_data.raw.arrays import open_arrays
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ next_observations    s1   s2   s3   s1'  s2'       where the file has them: s3 a
 ```
 
 A file is inspected (`inspect`) without reading its columns, its `next_observations` are compared with
-the following rows (`compare_next`), and runs of episodes are read as `EpisodeBatch` (`FlatEpisodes`).
+the following rows (`next_column`), and runs of episodes are read as `EpisodeBatch` (`episodes`).
 Columns may be split into numbered groups (pieces), which are concatenated.
 """
 
@@ -30,9 +30,8 @@ from offline_data.base.errors import FormatError
 from offline_data.base.exact import holds
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
-from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.cut import runs_within, with_final_rows
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
+from offline_data.episode import Dropped
+from offline_data.episode.fields import Key
 from offline_data.raw.hdf5 import LARGEST_RATIO, UNWRITTEN, h5, open_hdf5
 from offline_data.raw.hdf5_tree import (
     datasets_in,
@@ -41,16 +40,7 @@ from offline_data.raw.hdf5_tree import (
     members,
     read_scalar,
 )
-from offline_data.raw.inflate import has_filters, read_rows
-
-OBSERVATION: Key = ("observation",)
-
-COMPARED = 16 << 20
-"""Bytes of each of the two columns held at once while they are compared."""
-KEPT = 16 << 20
-"""Bytes of final observations that are kept, so that the column need not be read again."""
-HELD = 128 << 20
-"""Bytes of compressed observations that are held, so that they are not inflated again."""
+from offline_data.raw.inflate import Chunks, chunks_of, has_filters, read_rows
 
 _FLAG_ROWS = 1 << 20  # that are read at once
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -163,6 +153,13 @@ class FlatFile:
         """Return the rows of a compressed chunk of a column of the open file; 0 without compression."""
         dataset = file[self.pieces[0][0] + name]
         return int(dataset.chunks[0]) if has_filters(dataset) else 0
+
+    def chunks(self, file: Any, name: str) -> Chunks | None:
+        """Return the chunks of a column of the open file, None unless they are what `read` returns."""
+        if len(self.pieces) > 1:
+            return None
+        dataset = file[self.pieces[0][0] + name]
+        return chunks_of(dataset) if dataset.dtype == self.columns[name].dtype else None
 
     def read_flags(
         self, file: Any
@@ -390,175 +387,3 @@ def _check_size(columns: Mapping[str, FlatColumn], rows: int, path: Path) -> Non
             f"{largest!r}; a file of {human_bytes(size)} cannot hold that",
             hint="the columns were made with this shape and never written, or the file is cut short",
         )
-
-
-# ---- the column of next observations ---------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class NextColumn:
-    """Result of comparing the column of next observations."""
-
-    jumps: NDArray[np.bool_]
-    """`[N]` rows inside episodes whose next observation is not the following row."""
-    inside: int
-    """Number of rows inside episodes: all but the last of each."""
-    final: NDArray[Any] | None
-    """`[E, …]` its rows at the ends of episodes; None where they are more than `KEPT` bytes."""
-    observations: NDArray[Any] | None
-    """`[N, …]` the observations; None where they are not compressed, or more than `HELD` bytes."""
-    explicit: bool
-    """Whether episodes continue at jumps, so that the whole column must be stored. Otherwise they are
-    cut there, and only its rows at the ends are."""
-
-    def describe(self, name: str) -> tuple[str, tuple[str, ...]]:
-        """Return what becomes of the column of this name: a note, and warnings."""
-        note = f"The final observation of every episode is that of {name}."
-        done = "episodes end there, as truncated (--keep-episodes keeps them whole)."
-        if self.explicit:
-            note = f"Every next observation is that of {name}."
-            done = "the episodes are kept, and both are stored."
-        count = int(np.count_nonzero(self.jumps))
-        rows = f"{count:,} of {plural(self.inside, 'row')}"
-        said = f"In {rows} inside episodes, {name} is not the next row's observation: {done}"
-        return note, (said,) if count else ()
-
-
-def compare_next(
-    flat: FlatFile,
-    file: Any,
-    ends: NDArray[np.bool_],
-    *,
-    keep_episodes: bool = False,
-    block: int = COMPARED,
-) -> NextColumn:
-    """Compare every row of the next observations with the observation that follows.
-
-    ```
-    row                  t      t+1              compared unless t is an episode's last row
-    observations         s_t    s_t+1  ◄─┐
-    next_observations    n_t  ───────────┘
-    ```
-
-    Values are compared as numbers, without tolerance; NaN equals NaN. Both columns are read once,
-    in blocks of about `block` bytes that end where chunks do.
-
-    Args:
-        flat: The file; it has next observations.
-        file: The same, open.
-        ends: `[N]` which rows are an episode's last; that of the file is one anyhow.
-        keep_episodes: Whether episodes go on where the two differ.
-        block: Bytes of a column to read at once.
-    """
-    seen, name = flat.format.observation, flat.format.next_observation
-    nbytes = max(1, flat.columns[name].nbytes)
-    size = max(1, block // nbytes)
-    column, chunk = flat.columns[seen], flat.rows_of_chunk(file, seen)
-    size = size // max(1, chunk) * chunk or size
-    holds_all = chunk > 0 and flat.rows * column.nbytes <= HELD
-    observations = np.empty((flat.rows, *column.shape), column.dtype) if holds_all else None
-    jumps = np.zeros(flat.rows, bool)
-    final: list[NDArray[Any]] | None = []
-    kept = 0
-    following = flat.read(file, seen, 0, size)
-    for start in range(0, flat.rows, size):
-        stop = min(start + size, flat.rows)
-        before, following = following, flat.read(file, seen, stop, min(stop + size, flat.rows))
-        if observations is not None:
-            observations[start:stop] = before
-        after = flat.read(file, name, start, stop)
-        jumps[start + differing_rows(after[:-1], before[1:])] = True
-        jumps[stop - 1] = len(differing_rows(after[-1:][: len(following)], following[:1])) > 0
-        jumps[start:stop] &= ~ends[start:stop]
-        last = ends[start:stop].copy() if keep_episodes else ends[start:stop] | jumps[start:stop]
-        last[-1] |= stop == flat.rows
-        kept += nbytes * np.count_nonzero(last)
-        final = None if final is None or kept > KEPT else [*final, after[last]]
-    joined = None if final is None else np.concatenate(final)
-    inside = flat.rows - int(np.count_nonzero(ends[:-1])) - (flat.rows > 0)
-    explicit = keep_episodes and bool(jumps.any())
-    return NextColumn(jumps, inside, joined, observations, explicit)
-
-
-def differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rows in which some value differs, ascending."""
-    places = np.flatnonzero(found != expected)
-    nan = np.isnan(found.reshape(-1)[places]) & np.isnan(expected.reshape(-1)[places])
-    width = max(1, found[:1].size)
-    return np.unique(places[~nan] // width)
-
-
-# ---- reading episodes ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class FlatEpisodes:
-    """The episodes of a flat file, whose columns become leaves.
-
-    | column | leaf | rows |
-    |---|---|---|
-    | observations | `observation`, the last row from the next observations, else repeated | N + E |
-    | actions | `action`, of the file's dtype and shape: numbers `[N]` stay `[N]` | N |
-    | rewards | `next/reward` `[N, 1]`, of the file's dtype | N |
-    | flags | `next/terminated`, `next/truncated`, bool `[N, 1]`; a last row has one of them | N |
-    | others | what the format's `leaf_of` says; numbers under `next` are `[N, 1]` as rewards | N |
-
-    Where episodes are kept although a next observation is not the following row, they become the
-    step leaf `next/observation`, and `observation` one of N rows.
-    """
-
-    flat: FlatFile
-    lengths: NDArray[np.int64]
-    """`[E]` rows of each episode."""
-    terminated: NDArray[np.bool_]
-    """`[N]`."""
-    truncated: NDArray[np.bool_] | None
-    """`[N]` as the file has it; None where it does not."""
-    after: NextColumn | None
-    """The column of next observations; None if the file has none."""
-
-    def runs(self, budget: int) -> list[tuple[int, int, int]]:
-        """Divide all episodes into runs of about `budget` bytes: first, one past the last, rows."""
-        row_bytes = sum(column.nbytes for column in self.flat.columns.values())
-        runs = runs_within(self.lengths, max(1, budget // row_bytes))
-        return [(first, stop, int(self.lengths[first:stop].sum())) for first, stop in runs]
-
-    def read_run(self, first: int, stop: int) -> EpisodeBatch:
-        """Read some episodes; raises `FormatError` naming the file and the place."""
-        flat, form, lengths = self.flat, self.flat.format, self.lengths[first:stop]
-        begin = int(self.lengths[:first].sum())
-        end, last = begin + int(lengths.sum()), np.cumsum(lengths) - 1
-        names = [form.observation, *([form.next_observation] if flat.has_next else [])]
-        dtype = np.result_type(*(flat.columns[name].dtype for name in names))
-        terminated = self.terminated[begin:end]
-        truncated = np.zeros_like(terminated)
-        if self.truncated is not None:
-            truncated |= self.truncated[begin:end]
-        truncated[last] |= ~terminated[last]
-        with flat.open() as file:
-            steps = {
-                ("action",): flat.read(file, form.action, begin, end),
-                REWARD: flat.read(file, form.reward, begin, end).reshape(-1, 1),
-                TERMINATED: terminated.reshape(-1, 1),
-                TRUNCATED: truncated.reshape(-1, 1),
-            }
-            for name, key in flat.others.items():
-                column = flat.read(file, name, begin, end)
-                steps[key] = column.reshape(len(column), -1) if key[0] == "next" else column
-            held = None if self.after is None else self.after.observations
-            observation = (
-                flat.read(file, form.observation, begin, end) if held is None else held[begin:end]
-            ).astype(dtype, copy=False)
-            final = None
-            if self.after is not None:
-                final = None if self.after.final is None else self.after.final[first:stop]
-                if self.after.explicit or final is None:
-                    after = flat.read(file, form.next_observation, begin, end)
-                    after = after.astype(dtype, copy=False)
-                    final = after[last]
-        known = np.full(len(lengths), self.after is not None)
-        if self.after is not None and self.after.explicit:
-            steps |= {OBSERVATION: observation, next_of(OBSERVATION): after}
-            return EpisodeBatch(lengths, steps, {}, known)
-        whole = with_final_rows(observation, lengths, final)
-        return EpisodeBatch(lengths, steps, {OBSERVATION: whole}, known)

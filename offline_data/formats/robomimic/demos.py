@@ -35,7 +35,8 @@ from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, next
 from offline_data.episode.joining import join_episodes
 from offline_data.episode.notes import count_rows
 from offline_data.formats.base import RawDataset, Shard, SourceInfo
-from offline_data.formats.flat.hdf5 import OBSERVATION, differing_rows
+from offline_data.formats.flat.episodes import OBSERVATION
+from offline_data.formats.flat.next_column import differing_rows
 from offline_data.formats.options import Alignment
 from offline_data.formats.robomimic.file import (
     ATTRIBUTES,
