@@ -26,14 +26,10 @@ from offline_data.store.layout import AuditMode
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.tables import LayoutWriter, Vocabularies
-from offline_data.store.writer import DatasetCounts, episode_table
+from offline_data.store.writer import DatasetCounts, episode_table, keep_freed_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_KEPT_BYTES = (32 << 20) - (64 << 10)
-"""glibc returns freed memory to the system above a threshold that rises to twice the largest array
-freed, up to this size. Fresh pages for every array would take longer than filling them."""
 
 _AHEAD = 2  # groups that may wait to be written, and as many to be compared
 
@@ -76,7 +72,7 @@ class WriteTasks:
 
     def in_order(self, tasks: Sequence[int]) -> Iterator[int]:
         """Run tasks; yields the rows of each, while rows of the next one may be computed already."""
-        np.empty(_KEPT_BYTES, np.uint8)  # and freed
+        keep_freed_memory()
         unfinished: deque[_TaskRows] = deque()
         with ExitStack() as threads:
             writer, checker = (
