@@ -1,4 +1,4 @@
-"""Episodes of arrays, as a mapping says; read in blocks of whole episodes.
+"""Episodes of arrays, read in runs of whole ones: as a mapping says, or a published format.
 
 ```
 final_observation       actions and flags      observations           final
@@ -26,17 +26,16 @@ import numpy as np
 from offline_data.base.errors import FormatError, UsageError
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
+from offline_data.episode.assembly import assemble
 from offline_data.episode.autoreset import undo_autoreset
-from offline_data.episode.cut import lengths_of, runs_within, with_final_rows
-from offline_data.episode.fields import TERMINATED, TRUNCATED, Key, join_key, next_of, split_key
+from offline_data.episode.cut import runs_within
+from offline_data.episode.fields import Key, join_key, split_key
 from offline_data.episode.joining import concatenate, join_episodes
-from offline_data.episode.notes import count_rows
 from offline_data.formats.base import PART_BYTES, RawDataset, Shard, SourceInfo
 from offline_data.formats.files.images import ImageArrays
 from offline_data.formats.files.layout import Layout
 from offline_data.formats.files.mapping import MappingQuestionError
 from offline_data.formats.files.rows import JoinedArrays
-from offline_data.formats.flat.next_column import differing_rows
 from offline_data.raw.arrays import open_arrays
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.formats.files.mapping import FileMapping
+    from offline_data.formats.files.mapping import FileMapping, RowOf
     from offline_data.raw.arrays import Arrays, Block
 
 JUMPS = (
@@ -164,41 +163,64 @@ def open_part(arrays: Arrays, parts: Sequence[str], mapping: FileMapping) -> Ite
             yield opened
 
 
+def read_runs(
+    arrays: Arrays, states: Mapping[str, bool], lengths: NDArray[np.int64], *, padded: bool = False
+) -> Iterator[tuple[slice, Block]]:
+    """Yield runs of whole episodes of some megabytes, each with the rows of its arrays.
+
+    Args:
+        arrays: The arrays, with the rows of an episode one after the other.
+        states: Names of those to read, and whether they have a row for each state.
+        lengths: `[E]` steps of each episode.
+        padded: Whether their rows are episodes, `[E, T, …]`, of which the first steps are read.
+    """
+    columns = {name: arrays.columns[name] for name in states}
+    size = sum(one.dtype.itemsize * prod(one.shape[1:]) for one in columns.values())
+    runs = runs_within((lengths * 0 + 1 if padded else lengths) * max(1, size), PART_BYTES)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    blocks: list[Any] = []
+    for kind in (False, True):
+        ranges = [(int(starts[a]) + a * kind, int(starts[b]) + b * kind) for a, b in runs]
+        if some := [name for name in states if states[name] == kind]:
+            blocks.append(arrays.blocks(some, runs if padded else ranges))
+    with ExitStack() as stack:  # after an error, files are closed before it is handled
+        for reading in blocks:
+            stack.callback(reading.close)
+        for run, *found in zip(runs, *blocks, strict=True):
+            rows = {name: values for block in found for name, values in block.items()}
+            if padded:
+                for name, values in rows.items():
+                    used = lengths[slice(*run), None] + states[name]
+                    rows[name] = values[np.arange(values.shape[1]) < used]
+            yield slice(*run), rows
+
+
+def steps_of(values: Any, lengths: NDArray[np.int64], row: RowOf | None = None) -> Any:
+    """Return the rows of steps of a column that may have one for each state, `[N + E, …]`.
+
+    Of these, the first row of each episode is left out if `row` is `row_before`, else the last one.
+
+    Example:
+        >>> steps_of(np.array([0, 1, 2, 7, 8]), np.array([2, 1]), "row_before").tolist()
+        [1, 2, 8]
+    """
+    if len(values) == lengths.sum():
+        return values
+    kept = np.ones(len(values), bool)
+    kept[np.cumsum(lengths + 1) - 1 - (lengths if row == "row_before" else 0)] = False
+    return values[kept]
+
+
 def read_episodes(layout: Layout, *, keep: bool) -> Iterator[EpisodeBatch]:
     """Yield whole episodes, some megabytes at a time; raises `FormatError`.
 
     `keep`: whether episodes continue where a next observation is not that of the row after.
     """
-    names = list(dict.fromkeys(name for name, _ in layout.names))
-    states = {n: layout.has_states(n, place) for n, place in layout.names}
-    shapes = {name: layout.described[name].shape[1:] for name in names}
-    size = sum(layout.described[n].dtype.itemsize * prod(shapes[n]) for n in names)
-    sizes = np.full(len(layout.lengths), 1) if layout.padded else layout.lengths
-    runs = runs_within(sizes * max(1, size), PART_BYTES)
-    starts = np.concatenate([[0], np.cumsum(layout.lengths)])
+    states = {name: layout.has_states(name, place) for name, place in layout.names}
     facts = _read_facts(layout)
-    steps = [(int(starts[a]), int(starts[b])) for a, b in runs]
-    groups = {
-        False: steps,
-        True: [(s + a, t + b) for (s, t), (a, b) in zip(steps, runs, strict=True)],
-    }
-    blocks: list[Any] = [
-        layout.arrays.blocks(some, runs if layout.padded else groups[kind])
-        for kind in (False, True)
-        if (some := [name for name in names if states[name] == kind])
-    ]
-    with ExitStack() as stack:  # after an error, files are closed before it is handled
-        for reading in blocks:
-            stack.callback(reading.close)
-        for (first, stop), *found in zip(runs, *blocks, strict=True):
-            columns = {name: values for block in found for name, values in block.items()}
-            lengths = layout.lengths[first:stop]
-            if layout.padded:
-                for name, values in columns.items():
-                    used = np.arange(values.shape[1]) < (lengths + states[name])[:, None]
-                    columns[name] = values[used]
-            part = {key: values[first:stop] for key, values in facts.items()}
-            yield _batch_of(layout, columns, states, (first, stop), part, keep=keep)
+    for run, columns in read_runs(layout.arrays, states, layout.lengths, padded=layout.padded):
+        part = {key: values[run] for key, values in facts.items()}
+        yield _batch_of(layout, columns, run, part, keep=keep)
 
 
 def _read_facts(layout: Layout) -> dict[Key, NDArray[Any]]:
@@ -221,24 +243,11 @@ def _read_facts(layout: Layout) -> dict[Key, NDArray[Any]]:
 
 
 def _batch_of(
-    layout: Layout,
-    columns: Block,
-    states: Mapping[str, bool],
-    run: tuple[int, int],
-    facts: Mapping[Key, NDArray[Any]],
-    *,
-    keep: bool,
+    layout: Layout, columns: Block, run: slice, facts: Mapping[Key, NDArray[Any]], *, keep: bool
 ) -> EpisodeBatch:
     """Return the rows of a run of whole episodes as a batch."""
-    lengths = layout.lengths[slice(*run)]
-    firsts = np.zeros(int(lengths.sum()) + len(lengths), bool)
-    firsts[np.cumsum(lengths + 1) - lengths - 1] = True
-    lasts = np.roll(firsts, -1)
-
-    def of_steps(values: NDArray[Any], name: str, row: str | None) -> NDArray[Any]:
-        return values[~(firsts if row == "row_before" else lasts)] if states[name] else values
-
-    mapping = layout.mapping
+    mapping, lengths = layout.mapping, layout.lengths[run]
+    count = int(lengths.sum())
     steps: dict[Key, NDArray[Any]] = {}
     before: dict[Key, NDArray[Any]] = {}
     after: dict[Key, NDArray[Any]] = {}
@@ -248,58 +257,47 @@ def _batch_of(
             values = _side_by_side(key, names, columns)
         if key[0] in {"action", "next", "extra"}:
             row = mapping.reward_of if key[0] == "next" else mapping.action_of
-            values = of_steps(values, names[0], row)
+            values = steps_of(values, lengths, row)
             if key[:2] == ("next", "observation"):
                 after[key[1:]] = values
             else:
                 flat = key[0] == "next" and values.ndim == 1
                 steps[key] = values.reshape(-1, 1) if flat else values
-        elif key[0] == "observation" or states[names[0]]:
-            before[key] = values
         else:
-            steps[key] = values
+            (before if key[0] == "observation" or len(values) > count else steps)[key] = values
+    _check_alike(before, after)
     row = mapping.ends.flags_of if not layout.flags_end else "row_before"
     marks = {
-        field: of_steps(layout.as_flags(columns[name], 1, field), name, row)[:, None]
+        field: steps_of(layout.as_flags(columns[name], 1, field), lengths, row)
         for field, name in mapping.ends.flags.items()
     }
-    ends = np.zeros((int(lengths.sum()), 1), bool)
+    ends = np.zeros(count, bool)
     ends[np.cumsum(lengths) - 1] = True
     nothing = np.zeros_like(ends)
-    terminated, truncated = (
-        marks.get(kind, nothing).copy() for kind in ("terminated", "truncated")
+    done, terminated, truncated = (
+        marks.get(kind, nothing) for kind in ("done", "terminated", "truncated")
     )
-    unsaid = ends & ~terminated & ~truncated
-    if (done := marks.get("done")) is not None:
-        if layout.numbered and (done & ~ends).any():
-            raise _inside(layout, run, np.flatnonzero(done & ~ends)[0])
-        truncated |= unsaid & ~done
-        unsaid &= done
-    (terminated if mapping.ends.otherwise == "terminated" else truncated)[unsaid] = True
-    warnings: tuple[str, ...] = ()
-    if after:
-        jumps = _find_jumps(before, after)
-        if keep:
-            steps |= {**before, **{next_of(key): column for key, column in after.items()}}
-            before = {}
-        elif count := int((jumps & ~ends).sum()):
-            truncated |= jumps & ~ends & ~terminated
-            pieces = lengths_of((ends | jumps)[:, 0])
-            whole = np.searchsorted(np.cumsum(lengths), np.cumsum(pieces))
-            facts = {key: values[whole] for key, values in facts.items()}
-            lengths, warnings = pieces, (count_rows(count, JUMPS),)
-    last = np.cumsum(lengths) - 1
-    if layout.final in {"missing", "next_array"}:
-        final = {key: column[last] for key, column in after.items()}
-        before = {key: with_final_rows(c, lengths, final.get(key)) for key, c in before.items()}
-    known = np.full(len(lengths), layout.final != "missing")
-    flags = {TERMINATED: terminated, TRUNCATED: truncated}
-    return EpisodeBatch(lengths, {**steps, **flags}, before, known, facts, warnings=warnings)
+    if layout.numbered and (done & ~ends).any():
+        raise _inside(layout, run, np.flatnonzero(done & ~ends)[0])
+    if mapping.ends.otherwise == "terminated":
+        unsaid = ends & ~terminated & ~truncated
+        terminated = terminated | (unsaid & done if "done" in marks else unsaid)
+    return assemble(
+        lengths,
+        steps,
+        before,
+        terminated=terminated,
+        truncated=truncated,
+        after=after,
+        jumps=JUMPS,
+        keep=keep,
+        episodes=facts,
+    )
 
 
-def _inside(layout: Layout, run: tuple[int, int], row: int) -> FormatError:
+def _inside(layout: Layout, run: slice, row: int) -> FormatError:
     """Return the error for a flag `done` before the last row of an episode."""
-    episode = run[0] + int(np.searchsorted(np.cumsum(layout.lengths[slice(*run)]), row, "right"))
+    episode = run.start + int(np.searchsorted(np.cumsum(layout.lengths[run]), row, "right"))
     ends = layout.mapping.ends
     return FormatError(
         f"{layout.arrays.path}: ends.done, {ends.done!r}, is set before the last row of episode {episode}",
@@ -316,20 +314,12 @@ def _side_by_side(key: Key, names: Sequence[str], columns: Block) -> NDArray[Any
     return np.stack(found, axis=1)
 
 
-def _find_jumps(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> NDArray[np.bool_]:
-    """Return which rows `[N, 1]` have a next observation that is not the one of the row after."""
-    jumps = np.zeros((len(next(iter(after.values()))), 1), bool)
-    for key in {k for k in before if k[0] == "observation"} | after.keys():
+def _check_alike(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> None:
+    """Raise `UsageError` unless next observations, if any, are as the observations."""
+    seen = {key for key in before if key[0] == "observation"} if after else set()
+    for key in seen | after.keys():
         one, other = before.get(key), after.get(key)
         if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
             raise UsageError(
                 f"{join_key(key)} and next/{join_key(key)} differ in dtype or shape, or one is not mapped"
             )
-        if one.dtype == object:
-            differ = np.flatnonzero(other[:-1] != one[1:])
-        elif hasattr(one, "images"):
-            differ = np.flatnonzero(~other[:-1].same_rows(one[1:]))
-        else:
-            differ = differing_rows(other[:-1], one[1:])
-        jumps[differ] = True
-    return jumps

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.episode import EpisodeBatch
+from offline_data.episode.assembly import assemble
 from offline_data.episode.cut import runs_within, with_final_rows
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
+from offline_data.episode.fields import REWARD, Key
 from offline_data.formats.flat.hdf5 import FlatFile
 from offline_data.formats.flat.next_column import NextColumn
 
@@ -55,17 +56,11 @@ class FlatEpisodes:
         end, last = begin + int(lengths.sum()), np.cumsum(lengths) - 1
         names = [form.observation, *([form.next_observation] if flat.has_next else [])]
         dtype = np.result_type(*(flat.columns[name].dtype for name in names))
-        terminated = self.terminated[begin:end]
-        truncated = np.zeros_like(terminated)
-        if self.truncated is not None:
-            truncated |= self.truncated[begin:end]
-        truncated[last] |= ~terminated[last]
+        truncated = None if self.truncated is None else self.truncated[begin:end]
         with flat.open() as file:
             steps = {
                 ("action",): flat.read(file, form.action, begin, end),
                 REWARD: flat.read(file, form.reward, begin, end).reshape(-1, 1),
-                TERMINATED: terminated.reshape(-1, 1),
-                TRUNCATED: truncated.reshape(-1, 1),
             }
             for name, key in flat.others.items():
                 column = flat.read(file, name, begin, end)
@@ -74,16 +69,22 @@ class FlatEpisodes:
             observation = (
                 flat.read(file, form.observation, begin, end) if held is None else held[begin:end]
             ).astype(dtype, copy=False)
-            final = None
+            after, explicit = {}, self.after is not None and self.after.explicit
             if self.after is not None:
                 final = None if self.after.final is None else self.after.final[first:stop]
-                if self.after.explicit or final is None:
-                    after = flat.read(file, form.next_observation, begin, end)
-                    after = after.astype(dtype, copy=False)
-                    final = after[last]
-        known = np.full(len(lengths), self.after is not None)
-        if self.after is not None and self.after.explicit:
-            steps |= {OBSERVATION: observation, next_of(OBSERVATION): after}
-            return EpisodeBatch(lengths, steps, {}, known)
-        whole = with_final_rows(observation, lengths, final)
-        return EpisodeBatch(lengths, steps, {OBSERVATION: whole}, known)
+                if explicit or final is None:
+                    rows = flat.read(file, form.next_observation, begin, end)
+                    final = (rows := rows.astype(dtype, copy=False))[last]
+                if explicit:
+                    after[OBSERVATION] = rows
+                else:
+                    observation = with_final_rows(observation, lengths, final)
+        return assemble(
+            lengths,
+            steps,
+            {OBSERVATION: observation},
+            terminated=self.terminated[begin:end],
+            truncated=truncated,
+            after=after,
+            keep=True,
+        )

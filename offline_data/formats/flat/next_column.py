@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
+from offline_data.episode.assembly import differing_rows
 from offline_data.raw.inflate import THREADS
 
 if TYPE_CHECKING:
@@ -196,11 +197,3 @@ def _read_bands(
                 yield start, before, after, reading[0].result()[0][:1] if reading else before[:0]
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rows in which some value differs, ascending."""
-    places = np.flatnonzero(found != expected)
-    nan = np.isnan(found.reshape(-1)[places]) & np.isnan(expected.reshape(-1)[places])
-    width = max(1, found[:1].size)
-    return np.unique(places[~nan] // width)
