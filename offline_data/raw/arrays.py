@@ -530,8 +530,7 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
     elif head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         with open_zip(path, budget=_BUDGET) as (archive, files):
             if not files or any(name.endswith(".npy") for name in files):
-                npz = NpzArrays(path, archive, files)
-                yield _Streams(path, lambda: list(npz), npz.header, npz.rows, npz.__getitem__)
+                yield npz_arrays(NpzArrays(path, archive, files))
             elif any(name.rpartition("/")[2] == "data.pkl" for name in files):
                 pt = TorchTensors(path, archive, files)
                 yield _Streams(path, lambda: list(pt.found), pt.header, pt.rows, pt.read)
@@ -548,6 +547,11 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
     else:
         described, advice = defect_of(head) or (describe_head(head), READ)
         raise FormatError(f"{path} has no arrays that are read: {described}", hint=advice)
+
+
+def npz_arrays(npz: NpzArrays) -> Arrays:
+    """Return the arrays of an open npz file."""
+    return _Streams(npz.path, lambda: list(npz), npz.header, npz.rows, npz.__getitem__)
 
 
 def _unread(problem: str) -> NamedArray:

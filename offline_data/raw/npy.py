@@ -140,7 +140,7 @@ def open_rows(path: Path, *, budget: int) -> Iterator[NpyRows]:
 
 
 class NpyRows:
-    """Rows of an open `.npy` stream, each read once, in order (of a 0-d array one row)."""
+    """Rows of an open `.npy` stream, each read once, in order (of a 0-d array one row): `left` are to come."""
 
     def __init__(
         self, path: Path, stream: IO[bytes], budget: int, header: NpyHeader | None = None
@@ -155,7 +155,7 @@ class NpyRows:
                 f"{path} is damaged: it declares an array {list(shape)} of {dtype}; expected at "
                 f"most {budget:,} bytes"
             )
-        self._left = shape[0] if shape else 1
+        self.left = shape[0] if shape else 1
 
     def read(self, count: int) -> NDArray[Any]:
         """Read rows `[count, …]`; raises `FormatError` if there are fewer, or damaged ones."""
@@ -165,9 +165,9 @@ class NpyRows:
 
     def read_into(self, rows: NDArray[Any]) -> None:
         """Fill a contiguous array with the next rows; raises as `read` does."""
-        if len(rows) > self._left:
+        if len(rows) > self.left:
             raise FormatError(f"{self._where} has {self.header.shape[:1]} rows; more are expected")
-        self._left -= len(rows)
+        self.left -= len(rows)
         view, done = memoryview(rows.reshape(-1).view(np.uint8).data), 0
         with name_damage(self._where):
             while done < len(view):
@@ -188,7 +188,7 @@ class NpyRows:
 
     def finish(self) -> None:
         """Read to the end, checking the checksum; raises `FormatError` for trailing bytes."""
-        self.skip(self._left)
+        self.skip(self.left)
         with name_damage(self._where):
             rest = self._stream.read(1)
         if rest:
@@ -255,11 +255,17 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
 
     @contextmanager
     def rows(self, name: str) -> Iterator[NpyRows]:
-        """Open an array to read its rows in order, also beside other arrays of the file."""
+        """Open an array to read its rows in order, also beside other arrays of the file.
+
+        After the last row, the end of the block raises `FormatError` for trailing bytes.
+        """
         with ExitStack() as stack:
             with name_damage(where := f"{self.path}, array {name!r}"):
                 stream = stack.enter_context(self._archive.open(self._members[name]))
-            yield NpyRows(Path(where), stream, self._members[name].file_size)
+            rows = NpyRows(Path(where), stream, self._members[name].file_size)
+            yield rows
+            if not rows.left:
+                rows.finish()
 
     def header(self, name: str) -> NpyHeader:
         """Return shape and item type of an array without reading its values."""

@@ -6,6 +6,7 @@ import io
 import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,22 @@ def test_damaged_files_are_refused_or_whole(tmp_path: Path) -> None:
             continue
         expected = [list(range(50)), list(range(9))]
         assert all(value in expected for value in values)
+
+
+@pytest.mark.parametrize(("count", "refused"), [(2, True), (1, False)])
+def test_bytes_behind_the_last_row_are_refused_once_it_is_read(
+    tmp_path: Path, count: int, refused: bool
+) -> None:
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("obs.npy", saved(np.arange(6.0).reshape(2, 3)) + b"more")
+    expected = (
+        pytest.raises(FormatError, match="'obs' is damaged: bytes follow")
+        if refused
+        else nullcontext()
+    )
+    with open_npz(path, budget=1000) as arrays, expected, arrays.rows("obs") as rows:
+        assert rows.read(count).shape == (count, 3)
 
 
 def test_more_than_the_budget_is_refused(tmp_path: Path) -> None:

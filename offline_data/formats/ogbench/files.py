@@ -12,7 +12,6 @@ qpos, button_states    of the state of their row, as are the rewards of a task
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -24,10 +23,13 @@ from numpy.typing import NDArray
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.cut import lengths_of, runs_within
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
-from offline_data.formats.base import PART_BYTES, RawDataset, Shard, SourceInfo
+from offline_data.episode.assembly import assemble
+from offline_data.episode.cut import lengths_of
+from offline_data.episode.fields import REWARD, Key, check_key
+from offline_data.formats.base import RawDataset, Shard, SourceInfo
+from offline_data.formats.files.episodes import read_runs, steps_of
 from offline_data.formats.ogbench.names import Name
+from offline_data.raw.arrays import npz_arrays
 from offline_data.raw.npy import NpyHeader, NpzArrays, open_npz
 
 REQUIRED = ("observations", "actions", "terminals")
@@ -79,15 +81,14 @@ class OGBenchFiles(RawDataset):
         if len(self.paths) > 1:
             return replace(self, info=info)
         with open_npz(self.folder / self.paths[0], budget=BUDGET) as arrays:
-            columns, dropped = self._columns(arrays)
-            lengths = _lengths(arrays, columns)
+            _, lengths, dropped = self._describe(arrays)
         warnings: tuple[str, ...] = ()
         if self.stated not in {None, len(lengths)}:
             recorded = plural(self.stated or 0, "trajectory", "trajectories")
             warnings = (f"OGBench's scripts record {recorded}; the file has {len(lengths):,}.",)
         info = replace(
             info,
-            transitions=int(lengths.sum()) - len(lengths),
+            transitions=int(lengths.sum()),
             episodes=len(lengths),
             notes=(*info.notes, *warnings),
             warnings=warnings,
@@ -100,26 +101,20 @@ class OGBenchFiles(RawDataset):
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
         """Read whole trajectories, some megabytes at a time; raises `FormatError`."""
-        with ExitStack() as stack:
-            arrays = stack.enter_context(open_npz(self.folder / shard.files[0], budget=BUDGET))
-            columns, dropped = self._columns(arrays)
-            lengths = _lengths(arrays, columns)
-            streams = {name: stack.enter_context(arrays.rows(name)) for name in columns}
+        with open_npz(self.folder / shard.files[0], budget=BUDGET) as arrays:
+            columns, lengths, dropped = self._describe(arrays)
             size = sum(one.dtype.itemsize * prod(one.shape[1:]) for one in columns.values())
-            if int(lengths.max()) * size > _LARGEST:
-                raise FormatError(
-                    f"{shard.name}: a trajectory has {int(lengths.max()) * size:,} bytes"
-                )
-            for first, stop in runs_within(lengths * size, PART_BYTES):
-                count = int(lengths[first:stop].sum())
-                rows = {name: stream.read(count) for name, stream in streams.items()}
-                batch = self._batch(rows, lengths[first:stop])
-                yield replace(batch, dropped=dropped if first == 0 else ())
-            for stream in streams.values():
-                stream.finish()
+            if (largest := int(lengths.max() + 1) * size) > _LARGEST:
+                raise FormatError(f"{shard.name}: a trajectory has {largest:,} bytes")
+            states = dict.fromkeys(columns, True)
+            for run, rows in read_runs(npz_arrays(arrays), states, lengths):
+                batch = self._batch(rows, lengths[run])
+                yield replace(batch, dropped=() if run.start else dropped)
 
-    def _columns(self, arrays: NpzArrays) -> tuple[dict[str, NpyHeader], tuple[Dropped, ...]]:
-        """Return the headers of arrays with a row for each state, and what is left out."""
+    def _describe(
+        self, arrays: NpzArrays
+    ) -> tuple[dict[str, NpyHeader], NDArray[np.int64], tuple[Dropped, ...]]:
+        """Return the headers of arrays with a row for each state, steps of trajectories, and what is left out."""
         where = arrays.path.name
         headers = {name: arrays.header(name) for name in arrays}
         needed = (*REQUIRED, *(self.name.needs if self.name else ()))
@@ -140,53 +135,39 @@ class OGBenchFiles(RawDataset):
                     f"{where}: {name!r} is {found}; expected numbers, {rows[0] if rows else 'n'} rows"
                 )
             dropped.append(Dropped(name, f"It is {found}: no number for each state."))
-        del columns["terminals"]
-        return columns, tuple(dropped)
+        ends = columns.pop("terminals")
+        empty = rows in {(), (0,)} or ends.shape != rows
+        if empty or rows[0] * ends.dtype.itemsize > _LARGEST:
+            raise FormatError(
+                f"{where}: 'terminals' is {ends.dtype} {list(ends.shape)}; expected a flag for each row"
+            )
+        lengths = lengths_of(arrays["terminals"] != 0) - 1
+        if int(lengths.min()) < 1:
+            raise FormatError(
+                f"{where}: trajectory {int(lengths.argmin())} has one row, and no action that leads anywhere"
+            )
+        for name, header in columns.items():
+            if not prod(header.shape[1:]):
+                raise FormatError(f"{where}: rows of {name!r} are empty")
+            if header.order == "F" and len(header.shape) > 1:
+                raise FormatError(
+                    f"{where}: {name!r} has columns one after the other; expected rows"
+                )
+        return columns, lengths, tuple(dropped)
 
-    def _batch(self, rows: Mapping[str, NDArray[Any]], states: NDArray[np.int64]) -> EpisodeBatch:
-        """Return trajectories of so many states each."""
-        acted = np.ones(int(states.sum()), bool)
-        acted[np.cumsum(states) - 1] = False
-        ends = np.zeros((len(acted), 1), bool)
-        ends[np.cumsum(states) - 2] = True
-        steps: dict[Key, NDArray[Any]] = {
-            ("action",): _native(rows["actions"])[acted],
-            TERMINATED: np.zeros((int(acted.sum()), 1), bool),
-            TRUNCATED: ends[acted],
-        }
+    def _batch(self, rows: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]) -> EpisodeBatch:
+        """Return trajectories of so many steps each."""
+        steps: dict[Key, NDArray[Any]] = {("action",): steps_of(rows["actions"], lengths)}
         observed = {
-            _LEAVES.get(name) or check_key(("info", name)): _native(column)
+            _LEAVES.get(name) or check_key(("info", name)): column
             for name, column in rows.items()
             if name != "actions"
         }
         if self.name is not None and self.name.task is not None:
-            solved = self.name.successes(rows)[acted]
+            solved = steps_of(self.name.successes(rows), lengths)
             reward = solved.sum(axis=-1, keepdims=True) - solved.shape[-1]
             steps[REWARD] = reward.astype(np.float32)
             steps[MASK] = 1 - solved.all(axis=-1, keepdims=True).astype(np.float32)
         if self.name is not None and self.name.has_oracle:
             observed[_LEAVES["oracle_reps"]] = self.name.oracle_reps(rows)
-        return EpisodeBatch(states - 1, steps, observed, np.ones(len(states), bool))
-
-
-def _lengths(arrays: NpzArrays, columns: Mapping[str, NpyHeader]) -> NDArray[np.int64]:
-    """Return the number of states of each trajectory; raises `FormatError`."""
-    where, header = arrays.path.name, arrays.header("terminals")
-    rows = header.shape[0] if header.shape else 0
-    if not rows or rows * max(1, header.dtype.itemsize) > _LARGEST or header.shape != (rows,):
-        raise FormatError(
-            f"{where}: 'terminals' is {header.dtype} {list(header.shape)}; expected a flag for each row"
-        )
-    lengths = lengths_of(arrays["terminals"] != 0)
-    if int(lengths.min()) < 2:
-        raise FormatError(
-            f"{where}: trajectory {int(lengths.argmin())} has one row, and no action that leads anywhere"
-        )
-    if any(not prod(header.shape[1:]) for header in columns.values()):
-        empty = next(name for name, header in columns.items() if not prod(header.shape[1:]))
-        raise FormatError(f"{where}: rows of {empty!r} are empty")
-    return lengths
-
-
-def _native(column: NDArray[Any]) -> NDArray[Any]:
-    return column.astype(column.dtype.newbyteorder("="), copy=False)
+        return assemble(lengths, steps, observed)
