@@ -30,13 +30,11 @@ from numpy.typing import NDArray
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.cut import lengths_of, with_final_rows
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
+from offline_data.episode.assembly import assemble
+from offline_data.episode.fields import REWARD, Key
 from offline_data.episode.joining import join_episodes
-from offline_data.episode.notes import count_rows
 from offline_data.formats.base import RawDataset, Shard, SourceInfo
 from offline_data.formats.flat.episodes import OBSERVATION
-from offline_data.formats.flat.next_column import differing_rows
 from offline_data.formats.options import Alignment
 from offline_data.formats.robomimic.file import (
     ATTRIBUTES,
@@ -144,63 +142,19 @@ class DemoFiles(RawDataset):
                     f"its {key[1]} have shape {list(steps[key].shape)}, expected [{rows}]"
                 )
         steps |= {key: steps[key].reshape(-1, 1) for key in (REWARD, DONES) if key in steps}
-        facts = {**_facts(file, number, name, attributes), **initial}
-        terminated = is_terminated(file, steps.get(DONES), attributes)
-        batch = _cut(
-            steps, before, after, facts, first, terminated=terminated, keep=self.keep_episodes
+        last = np.arange(rows - first) == rows - first - 1
+        return assemble(
+            np.array([rows - first]),
+            steps,
+            before,
+            terminated=last & is_terminated(file, steps.get(DONES), attributes),
+            after=after,
+            jumps=JUMPS,
+            keep=self.keep_episodes,
+            episodes={**_facts(file, number, name, attributes), **initial},
+            dropped=dropped,
+            notes=(BOTH,) if self.keep_episodes and after else (),
         )
-        return replace(batch, dropped=dropped)
-
-
-def _cut(
-    steps: dict[Key, NDArray[Any]],
-    before: Mapping[Key, NDArray[Any]],
-    after: Mapping[Key, NDArray[Any]],
-    facts: Mapping[Key, NDArray[Any]],
-    first: int,
-    *,
-    terminated: bool,
-    keep: bool,
-) -> EpisodeBatch:
-    """Return the columns of a demonstration as episodes, which end where `after` jumps unless `keep`.
-
-    Args:
-        steps: `[T, …]` all but the flags of ends.
-        before: Observations before the actions `[T, …]`; with the last one `[T + 1, …]` if `first`.
-        after: Observations after the actions `[T, …]`; empty if there are none.
-        facts: Columns of the episode `[1, …]`.
-        first: Whether the first action was left out.
-        terminated: Whether the last action ended the task.
-        keep: Whether to store `before` and `after` instead.
-    """
-    rows = len(steps["action",])
-    ends, ended, jumps = (np.zeros((rows, 1), bool) for _ in range(3))
-    ends[-1], ended[-1] = True, terminated
-    for key, column in after.items():
-        jumps[differing_rows(column[:-1], before[key][1:])] = True
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    if keep and after:
-        steps |= {**before, **{next_of(key): column for key, column in after.items()}}
-        before, notes = {}, (BOTH,)
-    elif count := int(jumps.sum()):
-        ends, warnings = ends | jumps, (count_rows(count, JUMPS),)
-    lengths = lengths_of(ends[:, 0])
-    last = np.cumsum(lengths) - 1
-    if not first:
-        before = {
-            key: with_final_rows(column, lengths, after[key][last] if after else None)
-            for key, column in before.items()
-        }
-    return EpisodeBatch(
-        lengths,
-        steps | {TERMINATED: ended, TRUNCATED: ends & ~ended},
-        before,
-        np.full(len(lengths), bool(first or after)),
-        {key: np.repeat(value, len(lengths), axis=0) for key, value in facts.items()},
-        notes=notes,
-        warnings=warnings,
-    )
 
 
 def _leaf_of(path: tuple[str, ...]) -> Key:
