@@ -14,9 +14,8 @@ Attributes of a game are what NLD-AA knows of it. Source: `scripts/generate_smal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,19 @@ from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.base.files import is_file
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.cut import with_final_rows
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
-from offline_data.episode.joining import join_episodes
+from offline_data.episode.assembly import assemble
+from offline_data.episode.fields import REWARD, Key, check_key
 from offline_data.fetch.hub import list_hub
 from offline_data.formats.base import (
     CatalogSource,
-    RawDataset,
     Release,
-    Shard,
-    SourceInfo,
 )
 from offline_data.formats.catalogues.games import KatakombaCatalog
 from offline_data.formats.fingerprint import fingerprint
+from offline_data.formats.groups import GroupEpisodes, names_in_first
 from offline_data.formats.recognition import ArrayNames
 from offline_data.raw import hdf5_tree
-from offline_data.raw.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
+from offline_data.raw.hdf5 import MAGIC, open_hdf5
 
 REPOSITORY, FOLDER = "Howuhh/katakomba", "data/"
 
@@ -73,14 +69,7 @@ class Katakomba(KatakombaCatalog, CatalogSource):
 
     def has_format(self, path: Path) -> int:
         """Count the arrays of a game in a numbered group of an HDF5 file."""
-        if not is_file(path):
-            return 0
-        with open_hdf5(path) as file:
-            for name, target in hdf5_tree.members(file.id):
-                if name.isdecimal() and target is None:
-                    group = hdf5_tree.open_group(file.id, (name,))
-                    return NAMES.count_in({one for one, _ in hdf5_tree.members(group)})
-        return 0
+        return NAMES.count_in(names_in_first(path, Games.name)) if is_file(path) else 0
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user."""
@@ -91,7 +80,7 @@ class Katakomba(KatakombaCatalog, CatalogSource):
         path = release.file_in(raw)
         with open_hdf5(path) as file:
             names = [name for name, _ in hdf5_tree.members(file.id)]
-        games = tuple(sorted((name for name in names if name.isdecimal()), key=int))
+        games = {name for name in names if name.isdecimal()}
         if not games:
             raise FormatError(f"{path} has no games: expected groups with numbers as names")
         facts: dict[str, Any] = {}
@@ -107,37 +96,17 @@ class Katakomba(KatakombaCatalog, CatalogSource):
         count = None if release.options.skip_bad_episodes else len(games)
         others = [Dropped(name, "It is not a game.") for name in names if name not in games]
         info = replace(info, licence=licence, episodes=count, dropped=tuple(others))
-        return Games(path, games, info, release.options.skip_bad_episodes)
+        return Games(path.parent, (path.name,), info, release.options.skip_bad_episodes)
 
 
-@dataclass(frozen=True)
-class Games(RawDataset):
+class Games(GroupEpisodes):
     """The games of a file, ordered by number."""
 
-    path: Path
-    games: tuple[str, ...]
-    """Name of the group of each."""
-    info: SourceInfo
-    skip_bad: bool = False
+    name, place = re.compile(r"(\d+)"), "{path} game {name}"
 
-    def shards(self) -> Sequence[Shard]:
-        """Return the only shard."""
-        return (Shard("all games"),)
-
-    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one
-        """Read the games in order; raises `FormatError` naming the game."""
-        with open_hdf5(self.path) as file:
-            yield from join_episodes(self._readings(file), skip_bad=self.skip_bad)
-
-    def _readings(self, file: Any) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
-        for name in self.games:
-            yield f"{self.path} game {name}", partial(self._read_game, file, name)
-
-    def _read_game(self, file: Any, name: str) -> EpisodeBatch:
-        with name_hdf5_damage(self.path):
-            group = hdf5_tree.open_group(file.id, (name,))
-            found = {"/".join(path): dataset for path, dataset in hdf5_tree.walk(group)}
-            return _read_episode(found, _facts_of(name, hdf5_tree.read_attributes(group)))
+    def read_group(self, group: Any, number: int, file: str) -> EpisodeBatch:  # noqa: ARG002
+        found = {"/".join(path): dataset for path, dataset in hdf5_tree.walk(group)}
+        return _read_episode(found, _facts_of(number, hdf5_tree.read_attributes(group)))
 
 
 def _read_episode(found: dict[str, Any], facts: dict[Key, NDArray[Any]]) -> EpisodeBatch:
@@ -162,18 +131,16 @@ def _read_episode(found: dict[str, Any], facts: dict[Key, NDArray[Any]]) -> Epis
     if early := int(ends[:-1].sum()):
         raise FormatError(f"its dones are set in {early} of the rows before the last")
     columns["rewards"] = columns["rewards"][:, None]
-    lengths, last = np.array([rows]), np.arange(rows)[:, None] == rows - 1
     screens: dict[Key, NDArray[Any]] = {
-        ("observation", name): with_final_rows(columns.pop(name), lengths) for name in _SCREENS
+        ("observation", name): columns.pop(name) for name in _SCREENS
     }
     steps = {_STEPS.get(name) or check_key(("extra", name)): one for name, one in columns.items()}
-    steps |= {TERMINATED: last & ends[-1], TRUNCATED: last & ~ends[-1]}
-    return EpisodeBatch(lengths, steps, screens, np.array([False]), facts)
+    return assemble(np.array([rows]), steps, screens, terminated=ends, episodes=facts)
 
 
-def _facts_of(name: str, attributes: dict[str, Any]) -> dict[Key, NDArray[Any]]:
+def _facts_of(number: int, attributes: dict[str, Any]) -> dict[Key, NDArray[Any]]:
     """Return the number and the attributes of a game, `[1]`: numbers and text."""
-    facts: dict[Key, NDArray[Any]] = {("game",): np.array([int(name)])}
+    facts: dict[Key, NDArray[Any]] = {("game",): np.array([number])}
     for key, value in attributes.items():
         single = np.asarray(value, object if isinstance(value, str) else None)
         if single.shape or single.dtype.kind not in "biufO":
