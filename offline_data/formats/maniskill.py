@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,21 +31,19 @@ from offline_data.base.files import is_file
 from offline_data.base.json import read_json
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
+from offline_data.episode.assembly import assemble
 from offline_data.episode.fields import TERMINATED, TRUNCATED, Key
-from offline_data.episode.joining import join_episodes
 from offline_data.fetch.hub import list_hub
 from offline_data.formats.base import (
     CatalogEntry,
     CatalogSource,
-    RawDataset,
     Release,
-    Shard,
-    SourceInfo,
 )
 from offline_data.formats.catalogues.robots import MANISKILL_ENVIRONMENTS, ManiSkillCatalog
 from offline_data.formats.fingerprint import fingerprint
+from offline_data.formats.groups import GroupEpisodes, names_in_first, numbered
 from offline_data.raw import hdf5_tree
-from offline_data.raw.hdf5 import MAGIC, name_hdf5_damage, open_hdf5
+from offline_data.raw.hdf5 import MAGIC, open_hdf5
 
 if TYPE_CHECKING:
     Columns = dict[Key, NDArray[Any]]
@@ -61,7 +58,6 @@ FLAGS = (
     "next/terminated and next/truncated are those of the file, which may go on after a success; the last row "
     "of a trajectory with neither is truncated."
 )
-_TRAJECTORY = re.compile(r"traj_([0-9]{1,9})")
 _AFTER = frozenset({"rewards", "terminated", "truncated", "success", "fail"})
 """Datasets with one value for each action, of the state that it led to."""
 
@@ -101,14 +97,7 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
 
     def has_format(self, path: Path) -> bool:
         """Return True if `path` is an HDF5 file with a group `traj_N` that has actions."""
-        if not is_file(path):
-            return False
-        with open_hdf5(path) as file:
-            for name, target in hdf5_tree.members(file.id):
-                if _TRAJECTORY.fullmatch(name) and target is None:
-                    group = hdf5_tree.open_group(file.id, (name,))
-                    return "actions" in {one for one, _ in hdf5_tree.members(group)}
-        return False
+        return is_file(path) and "actions" in names_in_first(path, Trajectories.name)
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file of the user, and the JSON file beside it if there is one."""
@@ -119,9 +108,8 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
         """Open it: reads the JSON file, and which trajectories there are."""
         path = release.file_in(raw)
         with open_hdf5(path) as file:
-            matches = [_TRAJECTORY.fullmatch(name) for name, _ in hdf5_tree.members(file.id)]
-        numbers = tuple(sorted(int(match[1]) for match in matches if match))
-        if not numbers:
+            count = len(numbered(file.id, Trajectories.name))
+        if not count:
             raise FormatError(f"{path} has no trajectories traj_0, traj_1, …")
         beside = path.with_suffix(".json")
         known = read_json(beside) if is_file(beside) else {}
@@ -136,10 +124,10 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
         if isinstance(environment, dict):
             about |= {"env_name": environment["env_id"]} if "env_id" in environment else {}
             info = replace(info, environment=environment)
-        count = None if release.options.skip_bad_episodes else len(numbers)
-        info = replace(info, about=about, episodes=count)
+        skip_bad = release.options.skip_bad_episodes
+        info = replace(info, about=about, episodes=None if skip_bad else count)
         facts = _facts_of(known["episodes"], beside) if "episodes" in known else {}
-        return Trajectories(path, numbers, info, facts, release.options.skip_bad_episodes)
+        return Trajectories(path.parent, (path.name,), info, skip_bad, facts)
 
 
 def _facts_of(episodes: Any, path: Path) -> dict[int, Columns]:
@@ -171,38 +159,24 @@ def _facts_of(episodes: Any, path: Path) -> dict[int, Columns]:
 
 
 @dataclass(frozen=True)
-class Trajectories(RawDataset):
+class Trajectories(GroupEpisodes):
     """The trajectories of a file, ordered by number."""
 
-    path: Path
-    numbers: tuple[int, ...]
-    info: SourceInfo
     facts: Mapping[int, Columns] = field(default_factory=dict)
     """Columns of each trajectory from the JSON file, `[1]`; empty: there is none."""
-    skip_bad: bool = False
+    name = re.compile("traj_([0-9]{1,9})")
 
-    def shards(self) -> Sequence[Shard]:
-        return (Shard("all trajectories"),)
-
-    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one
-        with open_hdf5(self.path) as file:
-            yield from join_episodes(self._readings(file), skip_bad=self.skip_bad)
-
-    def _readings(self, file: Any) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
-        for number in self.numbers:
-            yield f"{self.path} traj_{number}", partial(self._read_trajectory, file, number)
-
-    def _read_trajectory(self, file: Any, number: int) -> EpisodeBatch:
+    def read_group(self, group: Any, number: int, file: str) -> EpisodeBatch:
+        beside = Path(file).with_suffix(".json").name
         if self.facts and number not in self.facts:
-            raise FormatError(f"{self.path.with_suffix('.json').name} has no episode {number}")
+            raise FormatError(f"{beside} has no episode {number}")
         facts = dict(self.facts.get(number, {}))
         stated = facts.pop(("steps",), None)
-        with name_hdf5_damage(self.path):
-            found = dict(hdf5_tree.walk(hdf5_tree.open_group(file.id, (f"traj_{number}",))))
-            batch = _read_episode(found, {("trajectory",): np.array([number]), **facts})
+        found = dict(hdf5_tree.walk(group))
+        batch = _read_episode(found, {("trajectory",): np.array([number]), **facts})
         if stated is None or stated[0] == batch.transitions:
             return batch
-        said = f"In {self.path.with_suffix('.json').name}, elapsed_steps differ from the actions of some trajectories."
+        said = f"In {beside}, elapsed_steps differ from the actions of some trajectories."
         return replace(batch, warnings=(*batch.warnings, said))
 
 
@@ -244,15 +218,13 @@ def _read_episode(found: Mapping[tuple[str, ...], Any], facts: Columns) -> Episo
             observations |= {("info", *path): values}
     if not observations:
         raise FormatError("it has neither obs nor env_states")
-    for key in (TERMINATED, TRUNCATED):
-        steps[key] = steps.get(key, np.zeros((count, 1))) != 0
-    steps[TRUNCATED][-1] |= ~steps[TERMINATED][-1]
-    return EpisodeBatch(
+    return assemble(
         np.array([count]),
         steps,
         observations,
-        np.array([True]),
-        facts,
+        terminated=steps.pop(TERMINATED, None),
+        truncated=steps.pop(TRUNCATED, None),
+        episodes=facts,
         dropped=tuple(dropped),
         notes=() if observed else (STATES,),
         warnings=() if observed else (f"{STATES} {REPLAY}",),
