@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.base.errors import FormatError, UsageError
 from offline_data.base.json import parse_json
+from offline_data.formats.groups import numbered
 from offline_data.formats.options import Alignment
 from offline_data.formats.robomimic.alignment import find_alignment
 from offline_data.raw import hdf5_tree
@@ -88,9 +89,7 @@ class DemoFile:
     @cached_property
     def demos(self) -> list[tuple[int, str, str | None]]:
         """Number, name, and target of a link, of each demonstration, ordered by number."""
-        links = [] if self.data is None else hdf5_tree.members(self.data)
-        found = [(_DEMO.fullmatch(name), target) for name, target in links]
-        demos = sorted((int(match[1]), match[0], target) for match, target in found if match)
+        demos = [] if self.data is None else numbered(self.data, _DEMO)
         if not demos:
             raise FormatError(f"{self.name} has no demonstrations data/demo_0, data/demo_1, …")
         return demos

@@ -7,7 +7,7 @@ from pathlib import Path
 from offline_data.formats.base import RawDataset, Release
 from offline_data.formats.catalogues.robots import RoboSetCatalog
 from offline_data.formats.hub_folders import HubFolders
-from offline_data.formats.roboset.trials import NOTES, RoboHiveTrials, has_trials
+from offline_data.formats.roboset.trials import NOTES, RoboHiveTrials, has_trials, natural
 from offline_data.raw.hdf5 import MAGIC
 
 FILES = {".h5": MAGIC, ".hdf5": MAGIC}
@@ -30,4 +30,5 @@ class RoboSet(RoboSetCatalog, HubFolders):
         has_env = not name.startswith("human_demos")
         environment = {"id": name, "package": "robohive"} if has_env else {}
         info = self.describe(release, *NOTES, environment=environment)
-        return RoboHiveTrials(folder, paths, info, skip_bad=release.options.skip_bad_episodes)
+        files = tuple(sorted(paths, key=natural))
+        return RoboHiveTrials(folder, files, info, release.options.skip_bad_episodes)

@@ -21,8 +21,6 @@ Source: `examine_policy_new` and `logger/` of https://github.com/vikashplus/robo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +30,10 @@ from numpy.typing import NDArray
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
-from offline_data.episode.joining import join_episodes
-from offline_data.formats.base import RawDataset, Shard, SourceInfo
+from offline_data.episode.assembly import assemble
+from offline_data.episode.fields import REWARD, Key, check_key
+from offline_data.formats.groups import GroupEpisodes, names_in_first
 from offline_data.raw import hdf5_tree
-from offline_data.raw.hdf5 import name_hdf5_damage, open_hdf5
 
 TRIAL = re.compile(r"Trial([0-9]{1,9})")
 
@@ -77,13 +74,8 @@ def leaf_of(path: tuple[str, ...]) -> Key:
 
 def has_trials(path: Path) -> bool:
     """Return True if an HDF5 file has trials, of the simulation or of the hardware."""
-    with open_hdf5(path) as file:
-        for name, target in hdf5_tree.members(file.id):
-            if TRIAL.fullmatch(name) and target is None:
-                group = hdf5_tree.open_group(file.id, (name,))
-                inside = {one for one, _ in hdf5_tree.members(group)}
-                return _HARDWARE in inside or {"observations", "actions"} <= inside
-    return False
+    names = names_in_first(path, TRIAL)
+    return _HARDWARE in names or {"observations", "actions"} <= names
 
 
 def natural(path: str) -> list[tuple[int, str]]:
@@ -91,57 +83,22 @@ def natural(path: str) -> list[tuple[int, str]]:
     return [(int(one), "") if one.isdecimal() else (-1, one) for one in re.split(r"(\d+)", path)]
 
 
-class RoboHiveTrials(RawDataset):
-    """The trials in some files, one shard per file.
+class RoboHiveTrials(GroupEpisodes):
+    """The trials in some files."""
 
-    Args:
-        folder: Folder of the files.
-        paths: Their paths in it.
-        info: Metadata of the source.
-        skip_bad: Whether to skip unreadable trials.
-    """
+    name, place = TRIAL, "{file} {name}"
 
-    def __init__(
-        self, folder: Path, paths: Sequence[str], info: SourceInfo, *, skip_bad: bool
-    ) -> None:
-        self.info = info
-        self._folder, self._skip_bad = folder, skip_bad
-        self._shards = tuple(Shard(path, (path,)) for path in sorted(paths, key=natural))
+    def listed(self, opened: Any, file: str) -> list[tuple[int, str, str | None]]:
+        if trials := super().listed(opened, file):
+            return trials
+        there = ", ".join(sorted(name for name, _ in hdf5_tree.members(opened))[:8]) or "nothing"
+        raise FormatError(f"{file} has no group Trial0, Trial1, …; it has {there}")
 
-    def shards(self) -> Sequence[Shard]:
-        """List one shard per file, seed 2 before seed 10."""
-        return self._shards
-
-    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the trials of a file, ordered by number."""
-        path = self._folder / shard.files[0]
-        with name_hdf5_damage(path):
-            yield from join_episodes(self._readings(shard, path), skip_bad=self._skip_bad)
-
-    def _readings(
-        self, shard: Shard, path: Path
-    ) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
-        def read(*args: Any) -> EpisodeBatch:
-            with name_hdf5_damage(path):
-                return _read_trial(*args)
-
-        with open_hdf5(path) as file:
-            names = [(TRIAL.fullmatch(name), to) for name, to in hdf5_tree.members(file.id)]
-            trials = sorted((int(found[1]), found[0], to) for found, to in names if found)
-            if not trials:
-                there = ", ".join(sorted(file)[:8]) or "nothing"
-                raise FormatError(f"{shard.name} has no group Trial0, Trial1, …; it has {there}")
-            for number, name, target in trials:
-                reading = partial(read, file.id, name, target, number, shard.name)
-                yield f"{shard.name} {name}", reading
+    def read_group(self, group: Any, number: int, file: str) -> EpisodeBatch:
+        return _read_trial(group, number, file)
 
 
-def _read_trial(
-    file: Any, name: str, target: str | None, number: int, file_name: str
-) -> EpisodeBatch:
-    if target is not None:
-        raise FormatError(f"it is a link to {target!r}, which is not followed")
-    group = hdf5_tree.open_group(file, (name,))
+def _read_trial(group: Any, number: int, file_name: str) -> EpisodeBatch:
     if _HARDWARE in (inside := {one for one, _ in hdf5_tree.members(group)}):
         raise FormatError(
             "it was recorded by a real robot: the hardware layout of RoboSet (data, derived, config) "
@@ -160,24 +117,18 @@ def _read_trial(
     actions = {path: columns.pop(path) for path in list(columns) if path[0] == "actions"}
     last = [column[-1] for column in actions.values()]
     old = not all(row.dtype.kind == "f" and np.isnan(row).all() for row in last)
-    terminated = np.zeros((rows - 1, 1), bool)
-    if ("done",) in columns:
-        terminated |= columns.pop(("done",))[1:].reshape(-1, 1) != 0
-    truncated = np.zeros_like(terminated)
-    truncated[-1] = ~terminated[-1]
+    done = columns.pop(("done",), None)
     steps = {
         **{leaf_of(path): column[:-1] for path, column in actions.items()},
         REWARD: columns.pop(("rewards",))[1:].reshape(-1, 1),
-        TERMINATED: terminated,
-        TRUNCATED: truncated,
     }
     seed = re.search(r"seed[_-]?(\d{1,9})", file_name)
-    return EpisodeBatch(
+    return assemble(
         np.array([rows - 1]),
         steps,
         {leaf_of(path): column for path, column in columns.items()},
-        np.array([True]),
-        {
+        terminated=None if done is None else done[1:],
+        episodes={
             ("file",): np.array([file_name], object),
             ("trial",): np.array([number]),
             ("seed",): np.array([int(seed[1]) if seed else -1]),
