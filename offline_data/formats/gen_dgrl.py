@@ -17,7 +17,8 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import FormatError
 from offline_data.base.files import is_file, is_folder, read_head
 from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episode.assembly import assemble
+from offline_data.episode.fields import REWARD
 from offline_data.episode.joining import join_episodes
 from offline_data.formats.base import (
     UNVERSIONED,
@@ -196,23 +197,13 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
     ends = done.reshape(-1) != 0
     if ends[:-1].any():
         raise FormatError(f"it is done after step {int(ends.argmax())} of {length}, and continues")
-    ended = bool(ends[-1])
-    flags = np.zeros((2, length, 1), bool)
-    flags[0 if ended else 1, -1] = True
-    seen = _as_bytes(seen)
-    if ended:
-        seen[-1] = seen[-2]
-    return EpisodeBatch(
+    frames = _as_bytes(seen)
+    return assemble(
         np.array([length]),
-        {
-            ("action",): action,
-            REWARD: reward.reshape(-1, 1),
-            TERMINATED: flags[0],
-            TRUNCATED: flags[1],
-        },
-        {("observation",): seen},
-        np.array([not ended]),
-        {
+        {("action",): action, REWARD: reward.reshape(-1, 1)},
+        {("observation",): frames[:-1] if ends[-1] else frames},  # the next episode's first
+        terminated=ends,
+        episodes={
             ("id",): np.array([int(match["id"])]),
             ("seed",): np.array([int(match["seed"])]),
             ("game",): np.array([game], object),

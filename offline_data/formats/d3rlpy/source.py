@@ -27,8 +27,9 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
 from offline_data.episode import EpisodeBatch
+from offline_data.episode.assembly import assemble
 from offline_data.episode.cut import lengths_of
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
+from offline_data.episode.fields import REWARD, Key, check_key
 from offline_data.episode.joining import join_episodes
 from offline_data.formats.base import (
     UNVERSIONED,
@@ -200,14 +201,6 @@ def _read_episode(file: Any, columns: Sequence[tuple[str, str, str | None]]) -> 
     length = len(rewards)
     if rewards.shape != (length, 1) or not length:
         raise FormatError(f"its rewards have shape {list(rewards.shape)}, expected [T, 1]")
-    ends = np.zeros((length, 1), bool)
-    ends[-1] = True
-    observed = {
-        key: np.concatenate([rows, rows[-1:]]) for key, rows in found["observations"].items()
-    }
-    steps = {
-        **found["steps"],
-        TERMINATED: ends & bool(terminated),
-        TRUNCATED: ends & (not terminated),
-    }
-    return EpisodeBatch(np.array([length]), steps, observed, np.array([False]))
+    ended = (np.arange(length) == length - 1) & bool(terminated)
+    steps, observations = found.values()
+    return assemble(np.array([length]), steps, observations, terminated=ended)

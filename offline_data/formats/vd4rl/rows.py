@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from offline_data.base.errors import FormatError
 from offline_data.base.plurals import plural
 from offline_data.episode import EpisodeBatch
-from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, check_key
+from offline_data.episode.assembly import assemble
+from offline_data.episode.fields import REWARD, Key, check_key
 from offline_data.episode.notes import count_episodes
 
 IMAGE, ACTION, REWARDS, DISCOUNT = "image", "action", "reward", "discount"
@@ -88,29 +89,19 @@ def episode_of(rows: Mapping[str, NDArray[Any]], file: str) -> EpisodeBatch:
         raise FormatError(f"{FIRST!r} is set in row {1 + int(flags[FIRST][1:].argmax())}, too")
     if LAST in flags and flags[LAST][:-1].any():
         raise FormatError(f"{LAST!r} is set in row {int(flags[LAST].argmax())} of {count}")
-    if TERMINAL in flags:
-        terminated = flags[TERMINAL][1:]
-    elif DISCOUNT in rows:
-        terminated = rows[DISCOUNT].reshape(-1)[1:] == 0
-    else:
-        terminated = np.zeros(count - 1, bool)
-    truncated = np.zeros(count - 1, bool)
-    truncated[-1] = not terminated[-1]
+    terminated = flags.get(TERMINAL)
+    if terminated is None and DISCOUNT in rows:
+        terminated = rows[DISCOUNT] == 0
     odd = any(np.any(rows[name][0] != 0) for name in (ACTION, REWARDS))
-    steps = {
-        leaf_of(ACTION): rows[ACTION][1:],
-        REWARD: rows[REWARDS][1:].reshape(-1, 1),
-        TERMINATED: terminated.reshape(-1, 1),
-        TRUNCATED: truncated.reshape(-1, 1),
-    }
+    steps = {leaf_of(ACTION): rows[ACTION][1:], REWARD: rows[REWARDS][1:].reshape(-1, 1)}
     if DISCOUNT in rows:
         steps[leaf_of(DISCOUNT)] = rows[DISCOUNT][1:].reshape(-1, 1)
     seen = {k: v for k, v in rows.items() if k not in {ACTION, REWARDS, DISCOUNT, *FLAGS}}
-    return EpisodeBatch(
+    return assemble(
         np.array([count - 1]),
         steps,
         {leaf_of(name): column for name, column in seen.items()},
-        np.array([True]),
-        {("file",): np.array([file], object)},
+        terminated=None if terminated is None else terminated[1:],
+        episodes={("file",): np.array([file], object)},
         notes=(count_episodes(1, ODD_FIRST_ROW),) if odd else (),
     )

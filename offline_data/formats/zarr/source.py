@@ -28,8 +28,8 @@ from offline_data.base.errors import FormatError
 from offline_data.base.files import is_file, is_folder
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
-from offline_data.episode.cut import with_final_rows
-from offline_data.episode.fields import EPISODE_COLUMNS, TERMINATED, TRUNCATED, Key, check_key
+from offline_data.episode.assembly import assemble
+from offline_data.episode.fields import EPISODE_COLUMNS, Key, check_key
 from offline_data.episode.joining import join_episodes
 from offline_data.formats.base import (
     UNVERSIONED,
@@ -214,13 +214,10 @@ class ZarrEpisodes(RawDataset):
     def _read_episode(
         self, arrays: Mapping[str, ZarrArray], number: int, start: int, stop: int
     ) -> EpisodeBatch:
-        lengths = np.array([stop - start])
         found = {key: arrays[name].read(start, stop) for key, name in self.columns.items()}
         if self.poses:
             parts = [found[key].reshape(stop - start, -1) for key in self.poses]
             found["action",] = np.concatenate(parts, axis=1)
-        last = np.arange(stop - start)[:, None] == stop - start - 1
-        steps = {("action",): found.pop(("action",)), TERMINATED: last & False, TRUNCATED: last}
-        observations = {key: with_final_rows(column, lengths) for key, column in found.items()}
+        steps: dict[Key, NDArray[Any]] = {("action",): found.pop(("action",))}
         facts = {key: arrays[name].read(number, number + 1) for key, name in self.episodes.items()}
-        return EpisodeBatch(lengths, steps, observations, np.array([False]), facts)
+        return assemble(np.array([stop - start]), steps, found, episodes=facts)
