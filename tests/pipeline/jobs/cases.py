@@ -6,7 +6,6 @@ A case can be pickled: a process is told what to do with it, and by which fault 
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 import signal
 import sys
 from abc import ABC, abstractmethod
@@ -31,6 +30,7 @@ from offline_data.pipeline.preprocess.job import Job, RunOptions
 from offline_data.pipeline.preprocess.worker import plan_job, run_share
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
+from tests.forks import FORKS
 from tests.pipeline.ingest.here import convert_here
 from tests.pipeline.jobs.faults import Fault, Kind
 from tests.pipeline.preprocess.oracle import digests
@@ -324,25 +324,12 @@ class Order:
         return None if share.result is None else share.result.existed
 
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        "__main__",
-        __name__,
-        *("httpcore", "numpy.ma", "numpy.random"),
-        *(f"offline_data.fetch.{name}" for name in ("client", "hub", "plan", "run")),
-        *(f"offline_data.pipeline.preprocess.steps.{name}" for name in ("columns", "normalize")),
-        *("offline_data.store.join", "offline_data.store.statistics"),
-    ]
-)
-
-
 class Started:
     """A process that obeys an order."""
 
     def __init__(self, order: Order) -> None:
-        self._answers, there = _FORKS.Pipe(duplex=False)
-        self._process = _FORKS.Process(target=order.obey, args=(there,))
+        self._answers, there = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(target=order.obey, args=(there,))
         self._process.start()
         there.close()
 

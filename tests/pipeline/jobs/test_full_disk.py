@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import resource
 import shutil
@@ -27,17 +26,8 @@ from offline_data.formats.robomimic.writer import RobomimicTarget
 from offline_data.formats.writing.base import TARGETS, ExportTarget, get_target
 from offline_data.pipeline.export.writing import write_files
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.forks import FORKS
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    [
-        *(
-            f"offline_data.{name}"
-            for name in ("pipeline.export.run", "pipeline.record.recorder", "pipeline.ingest.merge")
-        ),
-        *("h5py", "gymnasium", "pyarrow.parquet", "offline_data.project.share.push"),
-    ]
-)
 FULL = 7
 PARTS = (0.02, 0.3, 0.6, 0.9, 0.99)
 """Parts of what is needed that the disk has room for; and of its time, after which it is killed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 import time
@@ -18,15 +17,12 @@ from offline_data.base.errors import NoSpaceError, UsageError
 from offline_data.pipeline.record.log import read_recording
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
+from tests.forks import FORKS
 from tests.pipeline.jobs.faults import Fault, Kind
 from tests.pipeline.record.games import Game, assert_recorded, ended
 from tests.pipeline.record.test_recorder import play
 from tests.slow import slow_but
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["offline_data.pipeline.record.recorder", "gymnasium", "tests.pipeline.record.games", "torch"]
-)
 STEPS = 15
 """Episodes of 3, 1, 4, 2 and 3 steps, and two steps more."""
 EPISODES = 5
