@@ -81,9 +81,9 @@ def assemble(
             episodes = {key: column[parts] for key, column in (episodes or {}).items()}
     truncated[last] |= ~terminated[last]
     seen = {
-        key: column
-        if len(column) > count
-        else with_final_rows(column, lengths, found[key][last] if key in found else None)
+        key: with_final_rows(column, lengths, found[key][last] if key in found else None)
+        if len(column) == count
+        else column
         for key, column in observations.items()
     }
     steps = {**steps, TERMINATED: terminated, TRUNCATED: truncated}

@@ -167,10 +167,20 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "text": (write_dump, {"actions_1": ["x"]}, "its 'actions' are"),
     "two flags": (write_dump, {"terminated_1": [True, False]}, "'terminated' is None"),
     "no rows": (write_dump, {"rewards_1": np.zeros((0, 1))}, r"rewards have shape \[0, 1\]"),
-    "fewer observations": (
+    "more observations": (
         write_dump,
         {"observations_1": np.zeros((9, 3), np.float32)},
         "episode 1",
+    ),
+    "fewer observations": (
+        write_dump,
+        {"observations_2": np.zeros((3, 3), np.float32)},
+        "observations have 3 rows, expected 6",
+    ),
+    "a final observation": (
+        write_dump,
+        {"observations_2": np.zeros((7, 3), np.float32)},
+        "observations have 7 rows, expected 6",
     ),
     "a link": (write_dump, {"actions_1": h5py.ExternalLink("/etc/passwd", "x")}, "is a link"),
     "a soft link": (write_dump, {"actions_1": h5py.SoftLink("/actions_0")}, "is a link"),

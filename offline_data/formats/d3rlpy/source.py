@@ -201,6 +201,8 @@ def _read_episode(file: Any, columns: Sequence[tuple[str, str, str | None]]) -> 
     length = len(rewards)
     if rewards.shape != (length, 1) or not length:
         raise FormatError(f"its rewards have shape {list(rewards.shape)}, expected [T, 1]")
-    ended = (np.arange(length) == length - 1) & bool(terminated)
     steps, observations = found.values()
+    if rows := {len(column) for column in observations.values()} - {length}:
+        raise FormatError(f"its observations have {plural(min(rows), 'row')}, expected {length}")
+    ended = (np.arange(length) == length - 1) & bool(terminated)
     return assemble(np.array([length]), steps, observations, terminated=ended)
