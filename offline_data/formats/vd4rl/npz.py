@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
-from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from offline_data.episode import Dropped, EpisodeBatch, Skipped
 from offline_data.episode.cut import runs_within
 from offline_data.episode.joining import join_episodes, skip_hint, with_place
 from offline_data.formats.base import Part, RandomAccess, SourceInfo
+from offline_data.formats.flat.hdf5 import FlatColumn
 from offline_data.formats.vd4rl.rows import DISCOUNT, FLAGS, IMAGE, REQUIRED, episode_of
 from offline_data.raw.npy import open_npz
 
@@ -34,20 +33,12 @@ _ANY = 1 << 62  # no limit: a part is one batch
 
 
 @dataclass(frozen=True)
-class ArrayColumn:
-    """dtype, in native byte order, and shape of one row of an array."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Header:
     """A file described by the headers of its arrays."""
 
     path: Path
     rows: int
-    columns: Mapping[str, ArrayColumn]
+    columns: Mapping[str, FlatColumn]
     """Arrays with one value per row."""
     others: Mapping[str, str]
     """Other members by name, and why they are not columns, as the end of a sentence."""
@@ -72,12 +63,12 @@ class Header:
                     f"has shape {list(header.shape)}, and {IMAGE!r} has {plural(rows, 'row')}"
                 )
             else:
-                columns[name] = ArrayColumn(header.dtype.newbyteorder("="), header.shape[1:])
+                columns[name] = FlatColumn(header.dtype.newbyteorder("="), header.shape[1:])
             if name in others and name in {*REQUIRED, DISCOUNT, *FLAGS}:
                 raise FormatError(f"{name!r} {others[name]}")
         return cls(path, rows, columns, others)
 
-    def read(self, columns: Mapping[str, ArrayColumn]) -> EpisodeBatch:
+    def read(self, columns: Mapping[str, FlatColumn]) -> EpisodeBatch:
         """Read the episode, with these columns and its flags; raises `FormatError`."""
         with open_npz(self.path, budget=LARGEST) as arrays:
             rows = {name: arrays[name] for name in arrays if name in columns or name in FLAGS}
@@ -133,7 +124,7 @@ class NpzEpisodes(RandomAccess):
         )
 
     def parts(self, budget: int) -> Sequence[Part]:
-        row = sum(c.dtype.itemsize * prod(c.shape) for c in self._columns.values())
+        row = sum(column.nbytes for column in self._columns.values())
         sizes = np.array([file.rows * row for file in self._files], np.int64)
         runs = runs_within(np.maximum(sizes, 1), max(1, budget))
         return list(starmap(Part, runs))
@@ -160,7 +151,7 @@ def _check_alike(file: Header, first: Header) -> None:
 
 def _common(
     files: Sequence[Header],
-) -> tuple[dict[str, ArrayColumn], list[str], tuple[Dropped, ...]]:
+) -> tuple[dict[str, FlatColumn], list[str], tuple[Dropped, ...]]:
     """Return the columns common to all files, notes on widened ones, and dropped ones."""
     names = dict.fromkeys(name for file in files for name in (*file.columns, *file.others))
     columns, notes, dropped = {}, [], []
@@ -174,7 +165,7 @@ def _common(
             continue
         dtypes = {column.dtype for column in having}
         if name not in FLAGS:
-            columns[name] = ArrayColumn(np.result_type(*dtypes), having[0].shape)
+            columns[name] = FlatColumn(np.result_type(*dtypes), having[0].shape)
         if len(dtypes) > 1 and name not in FLAGS:
             kinds = " or ".join(sorted(map(str, dtypes)))
             notes.append(f"Values of {name} are {kinds}, and all stored as {columns[name].dtype}.")
