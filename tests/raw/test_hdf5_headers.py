@@ -125,7 +125,12 @@ CRASHES = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    "chunks", [True, *(pytest.param(x, marks=CRASHES) for x in [(6, 3), (2, 2), (3, 1)]), None]
+    "chunks",
+    [
+        True,
+        *(pytest.param(x, marks=[CRASHES, pytest.mark.slow]) for x in [(6, 3), (2, 2), (3, 1)]),
+        None,
+    ],
 )
 def test_no_single_byte_of_a_header_makes_another_dataset_of_it(
     tmp_path: Path, chunks: bool | tuple[int, int] | None
