@@ -19,6 +19,7 @@ from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.formats.test_d3rlpy import write_dump
 from tests.pipeline.export.conftest import flat_batch
+from tests.slow import slow_but
 from tests.toys.d4rl import TOYS, ToyD4RL, write_d4rl_hdf5
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr
 from tests.toys.lerobot import write_lerobot
@@ -128,9 +129,12 @@ WRITTEN: dict[str, set[str]] = {
     "isaac": {f"data/demo_{n}/{name}" for n in range(3) for name in ("dones", "next_obs")},
 }
 """What a file has in addition: robomimic's loader reads `dones` by default."""
+OTHERS = {"a seed", "success", "no dones in last rows", "words of all", "words of all and meta"}
+"""Files like another one, which are read and written in the slow run."""
+SPLITS = ("all", "train", "val")
 
 
-@pytest.mark.parametrize("name", ROBOMIMIC)
+@pytest.mark.parametrize("name", slow_but(lambda name: name not in OTHERS, ROBOMIMIC))
 def test_robomimic(name: str, tmp_path: Path) -> None:
     made, parts = ROBOMIMIC[name]
     path = write_demos(tmp_path / "in.hdf5", made, **parts)
@@ -333,8 +337,10 @@ def test_zarr(arrays: dict[str, Any], tmp_path: Path) -> None:
     same_rows(both)
 
 
-@pytest.mark.parametrize("final_step", [False, True])
-@pytest.mark.parametrize("split", ["all", "train", "val"])
+@pytest.mark.parametrize(
+    ("split", "final_step"),
+    slow_but(lambda *case: case in {("all", True), ("val", False)}, SPLITS, [False, True]),
+)
 def test_rlds(split: str, final_step: bool, tmp_path: Path) -> None:
     path = write_toy_rlds(tmp_path / "in", final_step=final_step)
     out, losses, both = there_and_back(path, tmp_path, "rlds", "out", split=split)
