@@ -30,17 +30,9 @@ ONE_EACH = (
     "openml",
     "text",
 )
-CASES = {
-    "d4rl": 2,
-    "hdf5": 1,
-    "minari": 2,
-    "archive": 2,
-    "files": 1,
-    "manifest": 2,
-    "settings": 1,
-    "buffer": 2,
-    "recording": 1,
-}
+CASES = dict.fromkeys(
+    ("d4rl", "hdf5", "minari", "archive", "files", "manifest", "settings", "buffer", "recording"), 1
+)
 """Cases of each kind in the default run."""
 MORE_CASES = (
     {"d4rl": 30, "d4rl-bytes": 20, "hdf5": 10, "http": 8, "minari": 36, "archive": 40}

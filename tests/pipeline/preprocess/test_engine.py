@@ -35,6 +35,7 @@ from tests.pipeline.preprocess.oracle import (
 )
 from tests.pipeline.preprocess.pairs import CLIP, LAYOUTS, clipped, scaled
 from tests.pipeline.preprocess.runs import LENGTHS, Shuffled, make, small_groups
+from tests.slow import slow_but
 
 
 def chosen(episodes: list[Episode]) -> list[Episode]:
@@ -136,6 +137,10 @@ WAYS: list[tuple[str, LayoutName, LayoutName]] = [
     ("vectorised", "compact", "ted"),
     ("two copies", "compact", "ted"),
 ]
+QUICK = [
+    *((name, *2 * [LAYOUTS[number % 2]]) for number, name in enumerate(CASES)),
+    *(("a step", "ted", "compact"), ("two copies", "compact", "ted")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +156,10 @@ def parents(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, LayoutNa
     return parent
 
 
-@pytest.mark.parametrize(("name", "source", "layout"), WAYS)
+@pytest.mark.parametrize(
+    ("name", "source", "layout"),
+    [pytest.param(*way, marks=() if way in QUICK else pytest.mark.slow) for way in WAYS],
+)
 def test_as_a_loop_makes_it(
     tmp_path: Path,
     settings: Settings,
@@ -188,8 +196,14 @@ def test_as_a_loop_makes_it(
         }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["two copies", "text told apart", "bare"])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    slow_but(
+        lambda name, layout: (layout == "ted") == (name == "text told apart"),
+        ["two copies", "text told apart", "bare"],
+        LAYOUTS,
+    ),
+)
 def test_what_is_made_can_be_preprocessed_again(
     tmp_path: Path,
     settings: Settings,

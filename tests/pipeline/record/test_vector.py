@@ -40,7 +40,7 @@ def play(env: Any, steps: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("space", [BOX, NESTED], ids=["box", "nested"])
-@pytest.mark.parametrize("steps", [13, 300])
+@pytest.mark.parametrize("steps", [13, pytest.param(300, marks=pytest.mark.slow)])
 def test_every_value_is_recorded(tmp_path: Path, mode: Any, space: Any, steps: int) -> None:
     games = [Game(space, space, first=first) for first in (0, 1002, 2003)]
     vector = SyncVectorEnv([lambda game=game: game for game in games], autoreset_mode=mode)

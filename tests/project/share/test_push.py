@@ -33,6 +33,7 @@ from offline_data.store.history import history_of
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.manifest import dump_manifest
 from offline_data.store.reader import open_reader
+from tests.slow import slow_but
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.servers import Answer, Fault, FileServer
 
@@ -159,6 +160,7 @@ def test_an_interrupted_push_sends_only_what_is_missing(
     }
 
 
+@pytest.mark.slow  # by default, the hub ends it
 def test_a_killed_push_goes_on(toy: Entry, hub: WritableHub, here: Settings) -> None:
     held = max(toy.manifest.digests.values(), key=lambda digest: int(digest["size"]))
     hub.script(f"/upload/{held['sha256']}", Fault(stall_after=0, claimed_length=5))
@@ -197,18 +199,17 @@ STATUSES: dict[Any, type[OfflineDataError]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        *(
-            pytest.param(one, marks=pytest.mark.slow if one in {403, 412} else ())
-            for one in STATUSES
-        ),
-        "half",
-        "nonsense",
-    ],
-)
-@pytest.mark.parametrize("where", ["preupload/main", "commit/main", "batch", "", "create"])
+ANSWERS = [*STATUSES, "half", "nonsense"]
+PLACES = ["preupload/main", "commit/main", "batch", "", "create"]
+
+
+def is_quick(where: str, status: Any) -> bool:
+    """Whether it is run by default: each status and each place, and where another error is raised."""
+    special = (where, status) in {("", 404), ("commit/main", "half")}
+    return special or (PLACES.index(where) + ANSWERS.index(status)) % 3 == 0
+
+
+@pytest.mark.parametrize(("where", "status"), slow_but(is_quick, PLACES, ANSWERS))
 def test_a_hub_that_refuses(
     toy: Entry, hub: WritableHub, here: Settings, status: Any, where: str
 ) -> None:

@@ -30,6 +30,7 @@ from tests.films import LENGTHS as FILM_LENGTHS
 from tests.pictures import JPEG, LENGTHS, PIXELS, PNG, WRIST, Kind, encoded_batch, raw, write
 from tests.pipeline.preprocess.oracle import digests
 from tests.pipeline.preprocess.runs import Shuffled, Stopping, make
+from tests.slow import slow_but
 from tests.syncs import Syncs, files_in
 
 STEP = "encode:format=h264,keyframes=2"
@@ -66,8 +67,8 @@ def frames_of(folder: Path, table: str, key: Any) -> tuple[list[NDArray[Any]], l
     ("stored", "keyframes", "leaves"),
     [
         ("raw", 2, [(OBSERVATIONS, PIXELS), (STEPS, WRIST)]),
-        ("odd", 1, [(OBSERVATIONS, PIXELS), (STEPS, WRIST)]),
-        ("jpeg", 5, [(OBSERVATIONS, PIXELS), (STEPS, WRIST)]),
+        pytest.param("odd", 1, [(OBSERVATIONS, PIXELS), (STEPS, WRIST)], marks=pytest.mark.slow),
+        pytest.param("jpeg", 5, [(OBSERVATIONS, PIXELS), (STEPS, WRIST)], marks=pytest.mark.slow),
         ("video", 3, [(OBSERVATIONS, FILM)]),
     ],
 )
@@ -137,7 +138,7 @@ def test_bytes_do_not_depend_on_how_it_ran(
         assert (digests(folder), recipe) == (digests(found[0]), recipes[0])
 
 
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("damaged", slow_but(lambda damaged: damaged, [False, True]))
 def test_a_run_that_was_killed_goes_on(
     damaged: bool, parent: Path, tmp_path: Path, settings: Settings
 ) -> None:
@@ -161,7 +162,11 @@ def test_a_run_that_was_killed_goes_on(
 
 
 @pytest.mark.parametrize(
-    "after", ["reward_scale:2", "resample:10,source_fps=10,action=sum", "decode"]
+    "after",
+    slow_but(
+        lambda after: after == "reward_scale:2",
+        ["reward_scale:2", "resample:10,source_fps=10,action=sum", "decode"],
+    ),
 )
 def test_errors_are_those_of_the_step(
     after: str, parent: Path, tmp_path: Path, settings: Settings
@@ -176,6 +181,7 @@ def test_errors_are_those_of_the_step(
     assert found[1]["error"] == expected[1]["error"]
 
 
+@pytest.mark.slow  # by default, steps do
 def test_functions_keep_the_errors(parent: Path, tmp_path: Path) -> None:
     def same(td: Any) -> Any:
         return td

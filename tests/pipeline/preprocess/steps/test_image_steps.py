@@ -355,6 +355,7 @@ def test_nan_and_infinity_stay_near(mode: str) -> None:
     assert np.shares_memory(same, values)
 
 
+@pytest.mark.slow  # by default, that a recipe without images imports none
 def test_torch_is_not_imported_where_it_is_not_used() -> None:
     code = """
 import sys, numpy as np
