@@ -16,7 +16,10 @@ from offline_data.pipeline.ingest import Options, plan_convert_for_workers
 from offline_data.pipeline.ingest.shard_plan import ShardPlan
 from offline_data_cli.main import main
 from tests.cli.conftest import Cli, Terminal
+from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.toys.rlds import toy_record, write_rlds, write_toy_rlds
+
+__all__ = ["conversions_start_no_process"]
 
 
 @pytest.fixture
