@@ -21,6 +21,7 @@ import offline_data.plugins
 from tests.cli.conftest import Cli
 from tests.frozen import commands, conversions, exports, loading, values
 from tests.frozen.recorded import GOLDEN, compare, compare_names
+from tests.slow import slow_but
 
 CASES: dict[str, dict[str, Callable[[Path], Any]]] = {
     "conversions": conversions.CASES,
@@ -29,6 +30,13 @@ CASES: dict[str, dict[str, Callable[[Path], Any]]] = {
     "exports": exports.CASES,
 }
 """What returns the value of each name of a golden file, in a folder of its own."""
+SLOW = {"minari", "robomimic", "loader, 2 workers", "stream, 2 workers"} | {
+    f"ReplayDataset, {name}, 2 workers"
+    for name in ("SamplerWithoutReplacement", "SliceSamplerWithoutReplacement")
+}
+"""Names of values that are slow, each beside another one of its kind."""
+SLOW_TWICE = {f"export --to {to}" for to in ("minari", "d4rl", "d3rlpy", "robomimic", "zarr")}
+"""Commands whose JSON is tested in the slow run, beside their texts by default."""
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
@@ -36,7 +44,7 @@ CASES: dict[str, dict[str, Callable[[Path], Any]]] = {
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        pytest.param(file, name, marks=pytest.mark.slow if name == "loader, 2 workers" else ())
+        pytest.param(file, name, marks=pytest.mark.slow if name in SLOW else ())
         for file in CASES
         for name in CASES[file]
     ],
@@ -66,7 +74,7 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", slow_but(lambda name: name not in SLOW_TWICE, commands.COMMANDS))
 def test_json(name: str, cli: Cli, folder: Path) -> None:
     *first, last = commands.words_of(name)
     compare("json", name, commands.run([*first, [*last, "--json"]], cli, folder))
