@@ -211,6 +211,14 @@ def silence_encoder() -> None:
     os.environ.setdefault("SVT_LOG", "1")
 
 
+def let_blas_sleep() -> None:
+    """Let threads of OpenBLAS sleep when they have nothing to do, if numpy is not imported yet.
+
+    Each would first spin for 2^26 cycles, a tenth of a second for importing numpy; here for 2^20.
+    """
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+
+
 def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     """Return `RANK` and `WORLD_SIZE` as torchrun sets both, else 0 and 1; raises `UsageError`.
 

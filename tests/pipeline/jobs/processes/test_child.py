@@ -183,6 +183,19 @@ def test_threads_of_torch_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         assert child.ask(1) == ["2"] * 3
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, "20"), ("26", "26")])
+def test_idle_threads_of_blas_sleep_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, expected: str
+) -> None:
+    name = "OPENBLAS_THREAD_TIMEOUT"
+    monkeypatch.delenv(name, raising=False)
+    if own is not None:
+        monkeypatch.setenv(name, own)
+    with Child(lambda one: os.environ.get(one)) as child:
+        assert child.ask(name) == expected
+    assert os.environ.get(name) == own
+
+
 def test_a_process_that_the_function_forks_does_not_hold_the_pipe(tmp_path: Path) -> None:
     def fork(path: Path) -> None:
         pid = os.fork()
