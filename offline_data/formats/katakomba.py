@@ -30,10 +30,7 @@ from offline_data.episode import Dropped, EpisodeBatch
 from offline_data.episode.assembly import assemble
 from offline_data.episode.fields import REWARD, Key, check_key
 from offline_data.fetch.hub import list_hub
-from offline_data.formats.base import (
-    CatalogSource,
-    Release,
-)
+from offline_data.formats.base import CatalogSource, Release
 from offline_data.formats.catalogues.games import KatakombaCatalog
 from offline_data.formats.fingerprint import fingerprint
 from offline_data.formats.groups import GroupEpisodes, names_in_first

@@ -34,11 +34,7 @@ from offline_data.episode import Dropped, EpisodeBatch
 from offline_data.episode.assembly import assemble
 from offline_data.episode.fields import TERMINATED, TRUNCATED, Key
 from offline_data.fetch.hub import list_hub
-from offline_data.formats.base import (
-    CatalogEntry,
-    CatalogSource,
-    Release,
-)
+from offline_data.formats.base import CatalogEntry, CatalogSource, Release
 from offline_data.formats.catalogues.robots import MANISKILL_ENVIRONMENTS, ManiSkillCatalog
 from offline_data.formats.fingerprint import fingerprint
 from offline_data.formats.groups import GroupEpisodes, names_in_first, numbered
