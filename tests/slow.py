@@ -23,3 +23,17 @@ def slow_but(quick: Callable[..., object], *tables: Iterable[Any]) -> list[Any]:
         pytest.param(*case, marks=() if quick(*case) else pytest.mark.slow)
         for case in product(*tables)
     ]
+
+
+def every_second(*tables: Iterable[Any]) -> list[Any]:
+    """Return all combinations of tables, in turns quick and slow; each value is in a quick one.
+
+    Example:
+        >>> [len(case.marks) for case in every_second(["a", "b"], [0, 1])]
+        [0, 1, 1, 0]
+    """
+    rows = [[*table] for table in tables]
+    return slow_but(
+        lambda *case: sum(row.index(one) for row, one in zip(rows, case, strict=True)) % 2 == 0,
+        *rows,
+    )

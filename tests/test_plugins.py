@@ -84,6 +84,7 @@ def test_pages_import_public_modules_only() -> None:
     assert {(page, module) for page, module in found if not PUBLIC.fullmatch(module)} == set()
 
 
+@pytest.mark.slow  # by default, the page of sources is run, and steps and rules of other packages
 def test_a_package_with_a_source_a_rule_and_a_step(tmp_path: Path) -> None:
     (rule,) = re.findall(r"```python\n([^`]*class NoSeed.*?)```", RULES, re.DOTALL)
     python = [body for kind, body in [*SOURCE_BLOCKS, *BLOCKS] if kind == "python"]

@@ -21,7 +21,7 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError
 from offline_data.buffers.streaming import StreamingDataset, dataset
 from offline_data.rows.derived import action_chunk, n_step, return_to_go
-from tests.slow import slow_but
+from tests.slow import every_second, slow_but
 from tests.toys.sharded import write_toy_shards
 
 from .conftest import assert_goes_on, in_processes
@@ -85,9 +85,7 @@ def read(
     return shares
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("workers", [0, 2, 3])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("world", "workers", "form"), every_second([2, 3], [0, 2, 3], FORMS))
 @pytest.mark.filterwarnings("ignore:.*the others have nothing to do")
 def test_all_ranks_have_as_many_batches_as_the_longest(
     stream: Any, monkeypatch: pytest.MonkeyPatch, form: str, workers: int, world: int
@@ -101,9 +99,7 @@ def test_all_ranks_have_as_many_batches_as_the_longest(
         assert set(chain(*share)) == set(chain(*own)) or form in {"slices", "full batches"}
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize(("count", "workers", "form"), every_second([1, 5, 40], [0, 2], FORMS))
 def test_batches_per_epoch(
     stream: Any, monkeypatch: pytest.MonkeyPatch, form: str, workers: int, count: int
 ) -> None:

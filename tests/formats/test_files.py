@@ -22,6 +22,7 @@ from offline_data.formats.files.source import Files
 from offline_data.pipeline.ingest import Options, convert, inspect_files
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.slow import every_second
 from tests.toys.files import TABLES, WRITERS, Arrays, toy_episodes, write_h5, write_npz, write_pt
 
 EPISODES = toy_episodes()
@@ -59,6 +60,7 @@ WAYS: dict[str, Any] = {
     "offsets": {"offsets": "ends", "terminated": "term"},
     "offsets from 0": {"offsets": "ends", "terminated": "term"},
 }
+FINALS = ["missing", "next_array", "last_row", "extra_row"]
 
 
 def with_way(rows: list[Arrays], way: str) -> Arrays:
@@ -118,9 +120,7 @@ def check(reader: DatasetReader, final: str, episodes: list[Arrays] = EPISODES) 
     assert finals.tolist() == [final != "missing"] * len(episodes)
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("final", ["missing", "next_array", "last_row", "extra_row"])
+@pytest.mark.parametrize(("final", "way", "suffix"), every_second(FINALS, WAYS, WRITERS))
 def test_each_format_by_each_way_to_end_episodes(
     tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
 ) -> None:
@@ -135,8 +135,7 @@ def test_each_format_by_each_way_to_end_episodes(
     assert "mapping" in str(reader.manifest.revision)
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
-@pytest.mark.parametrize("final", ["missing", "next_array", "last_row", "extra_row"])
+@pytest.mark.parametrize(("final", "suffix"), every_second(FINALS, WRITERS))
 def test_a_file_for_each_episode(
     tmp_path: Path, suffix: str, final: str, settings: Settings
 ) -> None:
@@ -183,9 +182,10 @@ def padded(rows: list[Arrays]) -> Arrays:
     return found
 
 
-@pytest.mark.parametrize("suffix", ["h5", "npz", "npy", "zarr", "pt"])
-@pytest.mark.parametrize("way", ["flags", "done", "lengths"])
-@pytest.mark.parametrize("final", ["missing", "next_array", "last_row", "extra_row"])
+@pytest.mark.parametrize(
+    ("final", "way", "suffix"),
+    every_second(FINALS, ["flags", "done", "lengths"], ["h5", "npz", "npy", "zarr", "pt"]),
+)
 def test_padded_episodes(
     tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
 ) -> None:

@@ -26,6 +26,7 @@ from tests.analysis.checks.planted import found
 from tests.films import decoded
 from tests.formats.test_lerobot import CAM, EPISODES, assert_values, fetched, put, read
 from tests.raw.test_key_frames import write as write_film
+from tests.slow import every_second
 from tests.toys.lerobot import (
     CAMERA,
     FEATURES,
@@ -243,9 +244,10 @@ def test_images_of_the_hub_by_path(
 # ---- videos of another rate or length --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [15, 20, 30, 60])
-@pytest.mark.parametrize("seconds", ["as many as rows", "as long as rows", "longer"])
-@pytest.mark.parametrize("episode", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("episode", "seconds", "rate"),
+    every_second([0, 1, 2], ["as many as rows", "as long as rows", "longer"], [15, 20, 30, 60]),
+)
 def test_a_video_of_another_rate(rate: int, seconds: str, episode: int, tmp_path: Path) -> None:
     lengths = (8, 9, 10)
     folder = write_lerobot(tmp_path / "toy", lengths=lengths, videos=(), images=False)
@@ -292,9 +294,11 @@ def test_more_frames_than_rows_are_counted(video: Any, tmp_path: Path, settings:
     assert (one.leaf, one.episode, one.count) == ("observation/images/vid", 1, 2)
 
 
-@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 @pytest.mark.parametrize(
-    "name", ["intra refresh", "intra refresh without B frames", "closed groups"]
+    ("name", "version"),
+    every_second(
+        ["intra refresh", "intra refresh without B frames", "closed groups"], ["v2.1", "v3.0"]
+    ),
 )
 def test_videos_with_intra_refresh(
     name: str, version: str, tmp_path: Path, settings: Settings

@@ -17,7 +17,13 @@ COMPILER = os.environ.get("CC", "gcc")
 
 
 @pytest.mark.skipif(not shutil.which(COMPILER.split()[0]), reason=f"there is no {COMPILER}")
-@pytest.mark.parametrize("more", [(), ("-U__linux__",)], ids=["here", "elsewhere"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), id="here"),
+        pytest.param(("-U__linux__",), id="elsewhere", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["gather", "sum_tree", "compare"])
 def test_no_warnings(
     number: int, more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

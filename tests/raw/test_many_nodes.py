@@ -109,7 +109,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
 }
 
 
-@pytest.mark.parametrize("kind", slow_but({"flat", "tensors"}.__contains__, KINDS))
+@pytest.mark.parametrize("kind", slow_but({"tensors"}.__contains__, KINDS))
 def test_arrays_of_a_file(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, write, count = KINDS[kind]
     path = write(tmp_path / name)

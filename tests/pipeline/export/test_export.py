@@ -21,6 +21,8 @@ from tests.pipeline.export.conftest import BATCHES
 from tests.slow import slow_but
 
 Store = Callable[[str], Path]
+QUICK = {"d4rl", "parquet", "rlds"}
+"""A file, a folder, and a folder of several files of rows."""
 
 
 def destination(folder: Path, to: str) -> Path:
@@ -91,7 +93,7 @@ def _job(path: Path, to: str) -> Any:
     )[0]
 
 
-@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("to", slow_but(QUICK.__contains__, TARGETS))
 def test_a_second_export_of_the_same_data_writes_nothing(
     to: str, stored: Store, settings: Settings, tmp_path: Path
 ) -> None:
@@ -106,7 +108,7 @@ def test_a_second_export_of_the_same_data_writes_nothing(
     assert not other.existed
 
 
-@pytest.mark.parametrize("to", slow_but(lambda to: to in {"d4rl", "parquet", "rlds"}, TARGETS))
+@pytest.mark.parametrize("to", slow_but(QUICK.__contains__, TARGETS))
 def test_a_receipt_has_the_digests_of_all_files(
     to: str, stored: Store, settings: Settings, tmp_path: Path, processes: None
 ) -> None:
