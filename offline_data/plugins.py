@@ -35,7 +35,9 @@ _NAMES = {
         "CatalogSource Part RandomAccess RawDataset Release Shard Source SourceInfo UNVERSIONED"
     ),
     "offline_data.formats.catalogues": "CatalogEntry",
+    "offline_data.formats.d4rl.source": "FlatSource",
     "offline_data.formats.fingerprint": "fingerprint",
+    "offline_data.formats.flat.hdf5": "FlatFormat",
     "offline_data.formats.options": "Options",
     "offline_data.formats.recognition": "ArrayNames",
     "offline_data.store.encoded": "EncodedColumn",

@@ -39,7 +39,9 @@ from offline_data.formats.base import Shard as Shard
 from offline_data.formats.base import Source as Source
 from offline_data.formats.base import SourceInfo as SourceInfo
 from offline_data.formats.catalogues import CatalogEntry as CatalogEntry
+from offline_data.formats.d4rl.source import FlatSource as FlatSource
 from offline_data.formats.fingerprint import fingerprint as fingerprint
+from offline_data.formats.flat.hdf5 import FlatFormat as FlatFormat
 from offline_data.formats.options import Options as Options
 from offline_data.formats.recognition import ArrayNames as ArrayNames
 from offline_data.pipeline.preprocess.steps.base import MeasuredStep as MeasuredStep

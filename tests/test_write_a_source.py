@@ -8,11 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
+from offline_data.base.errors import NotFoundError
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
 from tests.pipeline.ingest.here import convert_here
@@ -27,6 +31,9 @@ else:
 PAGE = (Path(__file__).parents[1] / "docs" / "write-a-source.md").read_text("utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 SHARDED = """
+import h5py
+import numpy as np
+from lab_flat import LabFlat
 from lab_shards import LabShards
 
 
@@ -39,6 +46,30 @@ class TestLabShards(SourceContract):
             (raw / file.path).write_text("".join(LINE % (e, e + 1, -n) for e in range(3)))
         (raw / "index.json").write_text(str({f.path: 3 for f in release.files[1:]}).replace("'", '"'))
         return SourceCase(LabShards(), release, raw)
+
+
+class TestLabFlat(SourceContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        path = tmp_path / "mine.hdf5"
+        with h5py.File(path, "w") as file:
+            for name, rows in flat_columns().items():
+                file[name] = rows
+        return SourceCase(LabFlat(), LabFlat().release_of(path, "mine"), path)
+"""
+FLAT = """
+
+
+def flat_columns():
+    import numpy as np
+
+    rows = np.arange(10)
+    state = np.stack([rows, rows + 0.5], axis=1).astype(np.float32)
+    after = state + 1
+    after[[3, 9]] = -1
+    ends = {"success": rows == 3, "time_up": rows == 6}
+    steps = {"command": -state[:, :1], "score": rows / 8, "effort": rows * 3}
+    return {"state": state, "state_after": after, **steps, **ends}
 """
 
 
@@ -74,8 +105,9 @@ def recorded(episodes: int) -> bytes:
 
 
 def test_the_adapter_is_short_and_every_kind_of_block_is_run() -> None:
-    assert [kind for kind, _ in BLOCKS] == ["json", "python", "toml", "console", "python", "python"]
-    assert list(blocks("python")) == ["lab.py", "test_lab.py", "lab_shards.py"]
+    assert [kind for kind, _ in BLOCKS] == ["json", "python", "toml", "console", *["python"] * 3]
+    assert list(blocks("python")) == ["lab.py", "test_lab.py", "lab_flat.py", "lab_shards.py"]
+    assert len(blocks("python")["lab_flat.py"].splitlines()) <= 60
     code = [line for line in blocks("python")["lab.py"].splitlines() if line.strip()]
     begin = next(n for n, line in enumerate(code) if line.startswith("DIGESTS"))
     assert len(code[begin:]) < 40
@@ -118,11 +150,43 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.array_equal(reader.step(("next", "terminated"))[:, 0], ended)
 
 
+def test_a_flat_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "lab_flat", None)  # so that it is forgotten afterwards
+    monkeypatch.delitem(sys.modules, "lab_flat")
+    source = import_module("lab_flat").LabFlat()
+    scope: dict[str, Any] = {}
+    exec(FLAT, scope)  # noqa: S102 - of this file
+    columns = scope["flat_columns"]()
+    with h5py.File(tmp_path / "mine.hdf5", "w") as file:
+        for name, rows in columns.items():
+            file[name] = rows
+    np.savez(tmp_path / "mine.npz", **columns)
+    for path in (tmp_path / "mine.hdf5", tmp_path / "mine.npz"):
+        assert source.accepts(path) == 4
+        found = source.open(source.release_of(path, "mine"), path)
+        (batch,) = [found.read_part(part) for part in found.parts(1 << 20)]
+        assert batch.lengths.tolist() == [4, 3, 3]
+        assert np.flatnonzero(batch.steps["next", "terminated"]).tolist() == [3]
+        assert np.flatnonzero(batch.steps["next", "truncated"]).tolist() == [6, 9]
+        assert np.array_equal(batch.steps["action",], columns["command"])
+        assert batch.steps["next", "reward"].ravel().tolist() == columns["score"].tolist()
+        assert batch.steps["info", "effort"].tolist() == columns["effort"].tolist()
+        state, after = columns["state"], columns["state_after"]
+        expected = [[*state[:4], after[3]], [*state[4:7], after[6]], [*state[7:], after[9]]]
+        assert np.array_equal(batch.observations["observation",], np.concatenate(expected))
+        assert batch.final_observation.all()
+    with pytest.raises(NotFoundError, match="There is no lab_flat:pull-v1"):
+        source.resolve("pull-v1", None, None)
+    assert source.resolve("push-v1", None, None).files[0].path == "push-v1.hdf5"
+
+
 @pytest.mark.slow
 def test_the_contract(tmp_path: Path) -> None:
     install(tmp_path)
     with (tmp_path / "test_lab.py").open("a") as file:
-        file.write(SHARDED)
+        file.write(FLAT + SHARDED)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lab.py"],
         cwd=tmp_path,

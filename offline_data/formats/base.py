@@ -383,3 +383,17 @@ class CatalogSource(Source):
     @abstractmethod
     def has_format(self, path: Path) -> int:
         """Return what `accepts` does; may raise `OfflineDataError`."""
+
+
+class UnpublishedSource(CatalogSource):
+    """A source of files that users write with a program, whose makers publish none."""
+
+    maker: ClassVar[str]
+    example: ClassVar[str]  # what to convert: `a file of yours: …`, for a hint
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        return ()
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
+        problem = f"There is no {self.name}:{name}: {self.maker} publishes none"
+        raise NotFoundError(problem, hint=f"convert {self.example}")

@@ -10,19 +10,16 @@ Source: `minari_to_agile_dataset` in `agilerl/utils/minari_utils.py` of https://
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offline_data.base.config import Settings
-from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.errors import FormatError
 from offline_data.base.files import is_folder
-from offline_data.formats.base import CatalogEntry, CatalogSource, Release
+from offline_data.formats.base import Release, SourceInfo, UnpublishedSource
 from offline_data.formats.catalogues.d4rl import EndRule
 from offline_data.formats.d4rl import source as d4rl
-from offline_data.formats.d4rl.source import D4RLEpisodes
 from offline_data.formats.fingerprint import fingerprint
-from offline_data.formats.flat.hdf5 import inspect
+from offline_data.formats.flat.hdf5 import FlatFile, inspect
 from offline_data.formats.recognition import ArrayNames
 from offline_data.raw.hdf5 import open_hdf5
 
@@ -34,20 +31,13 @@ UNMARKED = (
 )
 
 
-class AgileRL(CatalogSource):
+class AgileRL(UnpublishedSource, d4rl.FlatSource):
     """The user's files; nothing is published in this format."""
 
-    name = "agilerl"
-    takes = ("autoreset",)
+    form, names = FORMAT, NAMES
+    name, maker = "agilerl", "AgileRL"
+    example = "a file of yours: `offline-data convert main_data.hdf5 NAME`"
     title = "AgileRL: the files that its minari_to_agile_dataset writes (HDF5)"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        return ()
-
-    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        """Raise: all files in this format are the user's."""
-        hint = "convert a file of yours: `offline-data convert main_data.hdf5 NAME`"
-        raise NotFoundError(f"There is no {self.name}:{name}: AgileRL publishes none", hint=hint)
 
     def has_format(self, path: Path) -> int:
         """Count AgileRL's columns in a file that has no others, or in its folder."""
@@ -62,9 +52,8 @@ class AgileRL(CatalogSource):
         file = _file_of(path)
         return Release(name, fingerprint(file, [file]), local=file)
 
-    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
-        """Open the file: reads its flags, and compares next observations with the following rows."""
-        path = _file_of(raw)
+    def inspect(self, path: Path) -> FlatFile:
+        path = _file_of(path)
         with open_hdf5(path) as file:
             flat = inspect(file, path, FORMAT)
         if not flat.has_next:
@@ -72,10 +61,12 @@ class AgileRL(CatalogSource):
                 f"{path} is not an AgileRL file: it has no {FORMAT.next_observation!r}",
                 hint="--from d4rl reads files without",
             )
+        return flat
+
+    def known_of(self, release: Release, path: Path) -> tuple[EndRule, SourceInfo]:  # noqa: ARG002
         keep = release.options.keep_episodes
         info = self.describe(release, *(() if keep else (UNMARKED,)))
-        rule = EndRule("terminals" if keep else "jumps")
-        return d4rl.cut_to_episodes(flat, rule, info, release.options)
+        return EndRule("terminals" if keep else "jumps"), info
 
 
 def _file_of(path: Path) -> Path:

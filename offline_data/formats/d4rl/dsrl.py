@@ -11,17 +11,11 @@ from pathlib import Path
 from offline_data.base.config import Settings
 from offline_data.base.plurals import plural
 from offline_data.episode import Key
-from offline_data.formats.base import (
-    UNVERSIONED,
-    CatalogSource,
-    Release,
-    RemoteFile,
-)
+from offline_data.formats.base import UNVERSIONED, Release, RemoteFile, SourceInfo
 from offline_data.formats.catalogues.control import DSRLCatalog, trajectories_in
 from offline_data.formats.catalogues.d4rl import EndRule
 from offline_data.formats.d4rl import source as d4rl
 from offline_data.formats.d4rl.source import D4RLEpisodes
-from offline_data.formats.fingerprint import fingerprint
 from offline_data.raw.hdf5 import MAGIC
 
 REPOSITORY = "YYY-45/DSRL"
@@ -38,10 +32,10 @@ FORMAT = replace(d4rl.FORMAT, title="DSRL", leaf_of=leaf_of)
 NAMES = replace(d4rl.NAMES, required=(*FORMAT.required_columns, "costs"))
 
 
-class DSRL(DSRLCatalog, CatalogSource):
+class DSRL(DSRLCatalog, d4rl.FlatSource):
     """The published datasets, and the user's files of their form."""
 
-    takes = ("autoreset",)
+    form, names = FORMAT, NAMES
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
@@ -49,17 +43,7 @@ class DSRL(DSRLCatalog, CatalogSource):
         found = RemoteFile(file, (f"hf://datasets/{REPOSITORY}@main/{file}",), magic=MAGIC)
         return Release(name, UNVERSIONED, (found,))
 
-    def has_format(self, path: Path) -> int:
-        """Count D4RL's columns and the costs in an HDF5 or npz file."""
-        return NAMES.count_in(d4rl.column_names(path))
-
-    def release_of(self, path: Path, name: str) -> Release:
-        d4rl.inspect_flat(path, FORMAT)
-        return Release(name, fingerprint(path, [path]), local=path)
-
-    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
-        """Open the file: reads its flags, and compares next observations with the following rows."""
-        path = release.file_in(raw)
+    def known_of(self, release: Release, path: Path) -> tuple[EndRule, SourceInfo]:  # noqa: ARG002
         row = self.rows.get(release.name) if release.local is None else None
         facts = {}
         if row is not None:
@@ -71,15 +55,12 @@ class DSRL(DSRLCatalog, CatalogSource):
                 "max_episode_cost": float(row["max_cost"]),
             }
             facts = {"environment": {"id": release.name}, "about": about}
-        flat = d4rl.inspect_flat(path, FORMAT)
         note = "next/cost is the cost that the action of its row brought."
-        found = d4rl.cut_to_episodes(
-            flat,
-            EndRule(),
-            self.describe(release, note, **facts),
-            release.options,
-        )
-        stated, episodes = trajectories_in(path.name), len(found.lengths)
+        return EndRule(), self.describe(release, note, **facts)
+
+    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
+        found = super().open(release, raw)
+        stated, episodes = trajectories_in(release.file_in(raw).name), len(found.lengths)
         if stated in {None, episodes}:
             return found
         warning = (

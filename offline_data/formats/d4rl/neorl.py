@@ -9,27 +9,20 @@ from pathlib import Path
 from typing import ClassVar
 
 from offline_data.base.config import Settings
-from offline_data.formats.base import (
-    UNVERSIONED,
-    CatalogSource,
-    Release,
-    RemoteFile,
-)
+from offline_data.formats.base import UNVERSIONED, Release, RemoteFile, SourceInfo
 from offline_data.formats.catalogues.control import NeoRLCatalog
 from offline_data.formats.catalogues.d4rl import EndRule
-from offline_data.formats.d4rl import source as d4rl
-from offline_data.formats.d4rl.source import D4RLEpisodes
-from offline_data.formats.fingerprint import fingerprint
+from offline_data.formats.d4rl.source import FlatSource, leaf_of
 from offline_data.formats.flat.arrays import inspect_npz
-from offline_data.formats.flat.hdf5 import FlatFormat
-from offline_data.formats.recognition import ArrayNames, array_names
+from offline_data.formats.flat.hdf5 import FlatFile, FlatFormat
+from offline_data.formats.recognition import ArrayNames
 
 HOST = "http://datasets.polixir.site/neorl2"
 MAGIC = b"PK\x03\x04"
 
 FORMAT = FlatFormat(
     "NeoRL",
-    d4rl.leaf_of,
+    leaf_of,
     observation="obs",
     action="action",
     reward="reward",
@@ -40,11 +33,11 @@ FORMAT = FlatFormat(
 NAMES = ArrayNames(FORMAT.required_columns)
 
 
-class NeoRL(NeoRLCatalog, CatalogSource):
+class NeoRL(NeoRLCatalog, FlatSource):
     """The published datasets, and the user's npz files in their format."""
 
+    form, names = FORMAT, NAMES
     arrays: ClassVar = {"npz": NAMES}
-    takes = ("autoreset",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
@@ -58,15 +51,12 @@ class NeoRL(NeoRLCatalog, CatalogSource):
         return Release(name, UNVERSIONED, (RemoteFile(file, (url,), digest=digest, magic=MAGIC),))
 
     def has_format(self, path: Path) -> int:
-        """Count NeoRL's arrays in an npz file."""
-        return NAMES.count_in(array_names(path)) if path.suffix == ".npz" else 0
+        return super().has_format(path) if path.suffix == ".npz" else 0
 
-    def release_of(self, path: Path, name: str) -> Release:
-        return Release(name, fingerprint(path, [path]), local=path)
+    def inspect(self, path: Path) -> FlatFile:
+        return inspect_npz(path, FORMAT)
 
-    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
-        """Read the file, and compare next observations with the following rows."""
-        path = release.file_in(raw)
+    def known_of(self, release: Release, path: Path) -> tuple[EndRule, SourceInfo]:
         row = self.rows.get(release.name.removesuffix("-val")) if release.local is None else None
         facts = {}
         if row is not None:
@@ -76,7 +66,4 @@ class NeoRL(NeoRLCatalog, CatalogSource):
                 "ref_max_score": float(row["max_score"]),
             }
             facts = {"environment": {"id": row["id"]}, "about": about}
-        flat = inspect_npz(path, FORMAT)
-        return d4rl.cut_to_episodes(
-            flat, EndRule(), self.describe(release, **facts), release.options
-        )
+        return EndRule(), self.describe(release, **facts)

@@ -78,11 +78,43 @@ NAMES = ArrayNames(FORMAT.required_columns, never=frozenset(FORMAT.foreign))
 """Other arrays stay: some files have `timeouts`, `next_observations`, `infos/…` and those of a user."""
 
 
-class D4RL(D4RLCatalog, CatalogSource):
+class FlatSource(CatalogSource):
+    """A source of HDF5 or npz files that have a row for each action in all arrays.
+
+    Its `form` names the arrays, and `names` those by which a file is recognised.
+    """
+
+    form: ClassVar[FlatFormat]
+    names: ClassVar[ArrayNames]
+    takes = ("autoreset",)
+
+    def has_format(self, path: Path) -> int:
+        return self.names.count_in(column_names(path))
+
+    def release_of(self, path: Path, name: str) -> Release:
+        self.inspect(path)
+        return Release(name, fingerprint(path, [path]), local=path)
+
+    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
+        """Open the file: reads its flags, and compares next observations with the following rows."""
+        path = release.file_in(raw)
+        rule, info = self.known_of(release, path)
+        return cut_to_episodes(self.inspect(path), rule, info, release.options)
+
+    def inspect(self, path: Path) -> FlatFile:
+        """Describe a file without reading its columns; raises `FormatError`."""
+        return inspect_flat(path, self.form)
+
+    def known_of(self, release: Release, path: Path) -> tuple[EndRule, SourceInfo]:  # noqa: ARG002
+        """Return where episodes end, and what is known of a file without opening it."""
+        return EndRule(), self.describe(release)
+
+
+class D4RL(D4RLCatalog, FlatSource):
     """The datasets in D4RL's tables, and the user's files in their format."""
 
+    form, names = FORMAT, NAMES
     arrays: ClassVar = {"npz": NAMES, "HDF5": NAMES}
-    takes = ("autoreset",)
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network."""
@@ -90,31 +122,17 @@ class D4RL(D4RLCatalog, CatalogSource):
         urls = (found.url, found.url.replace("http://", "https://", 1))
         return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, found.bytes, magic=MAGIC),))
 
-    def has_format(self, path: Path) -> int:
-        """Count D4RL's columns in an HDF5 or npz file; those in pieces, too."""
-        return NAMES.count_in(column_names(path))
-
-    def release_of(self, path: Path, name: str) -> Release:
-        inspect_flat(path, FORMAT)
-        return Release(name, fingerprint(path, [path]), local=path)
-
-    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
-        """Open the file: reads its flags, and compares next observations with the following rows.
-
-        A user's file with the name of a published one is cut by its rule, with a note.
-        """
-        path = release.file_in(raw)
+    def known_of(self, release: Release, path: Path) -> tuple[EndRule, SourceInfo]:
+        # A user's file with the name of a published one is cut by its rule, with a note.
         published = None if release.local else read_table().get(release.name)
         known = published or next((x for x in read_table().values() if x.file == path.name), None)
         notes: tuple[str, ...] = ()
         if known and not published:
             note = f"The file has the name of d4rl:{known.name}, and was cut as that is."
             notes = (note, *known.notes)
-        flat = inspect_flat(path, FORMAT)
         facts = {"environment": known.environment, "about": known.about} if known else {}
         info = self.describe(release, *notes, **facts)
-        rule = known.rule if known else EndRule()
-        return cut_to_episodes(flat, rule, info, release.options)
+        return known.rule if known else EndRule(), info
 
 
 def column_names(path: Path) -> set[str]:

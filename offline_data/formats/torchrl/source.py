@@ -23,19 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from offline_data.base.config import Settings
-from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.errors import FormatError
 from offline_data.base.json import count_of, shown
 from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
 from offline_data.episode.fields import Key, join_key
 from offline_data.formats.base import (
-    CatalogEntry,
-    CatalogSource,
     RawDataset,
     Release,
     Shard,
     SourceInfo,
+    UnpublishedSource,
 )
 from offline_data.formats.buffer_rows import NEITHER, NOTE_OLDEST, BufferDataset, rows_of_ted
 from offline_data.formats.fingerprint import fingerprint
@@ -54,18 +52,12 @@ from offline_data.raw.tensordict_memmap import (
 _STORAGE = "storage_metadata.json"
 
 
-class TorchRL(CatalogSource):
+class TorchRL(UnpublishedSource):
     """The user's folders; nothing is published in this format."""
 
-    name = "torchrl"
+    name, maker = "torchrl", "TorchRL"
+    example = "a folder of yours: `offline-data convert FOLDER NAME`"
     title = "TorchRL: folders of ReplayBuffer.dumps, and memory-mapped TED"
-
-    def catalog(self) -> Sequence[CatalogEntry]:
-        return ()
-
-    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
-        hint = "convert a folder of yours: `offline-data convert FOLDER NAME`"
-        raise NotFoundError(f"There is no {self.name}:{name}: TorchRL publishes none", hint=hint)
 
     def has_format(self, path: Path) -> bool:
         if is_torchrl_dump(path):
