@@ -17,6 +17,7 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import OfflineDataError
 from offline_data.store.reader import open_reader
 from tests.pipeline.preprocess.runs import make
+from tests.slow import every_second
 
 MAPPING = {
     "leaves": {"observation": "obs", "action": "act", "extra/k": "k"},
@@ -100,9 +101,9 @@ def expect(read: Any, path: Path, root: Path, wanted: Any) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("read", [own, label])
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "csv.gz"])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    ("name", "suffix", "read"), every_second(TEXTS, ["csv", "tsv", "csv.gz"], [own, label])
+)
 def test_cells_of_text(name: str, suffix: str, read: Any, tmp_path: Path) -> None:
     cells, wanted = TEXTS[name]
     expect(read, write(tmp_path / f"x.{suffix}", cells), tmp_path / "root", wanted)

@@ -12,6 +12,7 @@ import offline_data
 from offline_data.base.errors import InvalidIdError, NotFoundError, OfflineError, UsageError
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.main import main
+from tests.slow import every_second
 from tests.toys.stored import write_stored
 
 HOPPER = "d4rl:hopper-medium-v2"
@@ -46,8 +47,9 @@ FUNCTIONS: dict[str, Callable[[str, Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["hopper-medium-v2", "lerobot/pusht"])
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("function", "name"), every_second(FUNCTIONS, ["hopper-medium-v2", "lerobot/pusht"])
+)
 def test_every_function_takes_the_name_of_a_dataset(
     root: Path, tmp_path_factory: pytest.TempPathFactory, function: str, name: str
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
-RECORD = "OFFLINE_DATA_FREEZE=1 .venv/bin/pytest tests/frozen"
+RECORD = "OFFLINE_DATA_FREEZE=1 .venv/bin/pytest -m '' tests/frozen"
 """The command that writes the files anew, and drops names that no test has any more."""
 _LINES, _WIDTH = 60, 300
 

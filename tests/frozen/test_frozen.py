@@ -1,6 +1,6 @@
 """Values, JSON, exit codes, texts and public names that a change of structure must not change.
 
-`OFFLINE_DATA_FREEZE=1 pytest tests/frozen` writes the files of `golden` anew: in a commit of its
+`OFFLINE_DATA_FREEZE=1 pytest -m '' tests/frozen` writes the files of `golden` anew: in a commit of its
 own, that says which change for users it records. Dropped on purpose: `fragmented` of slice samplers.
 """
 

@@ -16,6 +16,7 @@ from offline_data.store.layout import LayoutName
 from offline_data.store.quantiles import LEVELS
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.preprocess.runs import make
+from tests.slow import every_second
 
 STATE = ("observation", "state")
 Found: TypeAlias = "dict[str, Any]"
@@ -66,11 +67,14 @@ def of_lerobot(path: Path, root: Path) -> Found:
     return {name: values for name, values in found.items() if name not in {"min", "max"}}
 
 
-@pytest.mark.parametrize("layout", ["compact", "ted"])
-@pytest.mark.parametrize("unknown", [(), (1,), (0, 1, 2)])
 @pytest.mark.parametrize(
-    "find", [of_stats, of_openpi, of_view, of_step, of_derived, of_lerobot], ids=lambda one: one.__name__
-)  # fmt: skip
+    ("find", "unknown", "layout"),
+    every_second(
+        [of_stats, of_openpi, of_view, of_step, of_derived, of_lerobot],
+        [(), (1,), (0, 1, 2)],
+        ["compact", "ted"],
+    ),
+)
 def test_statistics_of_observations(
     find: Callable[[Path, Path], Found],
     unknown: tuple[int, ...],

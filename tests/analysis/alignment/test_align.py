@@ -16,6 +16,7 @@ from offline_data.episode.fields import Key
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch
 from tests.analysis.alignment.worlds import shifted, world, write
+from tests.slow import every_second
 
 ACTION, REWARD, CAMERA = ("action",), ("next", "reward"), ("observation", "camera")
 STATE = ("observation", "state")
@@ -32,8 +33,7 @@ def test_what_is_aligned_is_not_shifted(tmp_path: Path) -> None:
     assert (found.shifts, found.steps) == ({}, ())
 
 
-@pytest.mark.parametrize("by", [-3, -1, 1, 2])
-@pytest.mark.parametrize("leaf", [ACTION, REWARD, CAMERA])
+@pytest.mark.parametrize(("leaf", "by"), every_second([ACTION, REWARD, CAMERA], [-3, -1, 1, 2]))
 def test_a_shifted_leaf_is_found_and_shifted_back(
     leaf: tuple[str, ...], by: int, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.formats.test_d3rlpy import write_dump
 from tests.pipeline.export.conftest import flat_batch
-from tests.slow import slow_but
+from tests.slow import every_second, slow_but
 from tests.toys.d4rl import TOYS, ToyD4RL, write_d4rl_hdf5
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr
 from tests.toys.lerobot import write_lerobot
@@ -286,7 +286,7 @@ def test_namespaces_that_minari_has_marked(
 D4RL = {name: toy for name, toy in TOYS.items() if name != "flow"}  # it marks no ends
 
 
-@pytest.mark.parametrize("name", D4RL)
+@pytest.mark.parametrize("name", every_second(D4RL))
 def test_d4rl(name: str, tmp_path: Path) -> None:
     toy: ToyD4RL = D4RL[name]
     path = write_d4rl_hdf5(tmp_path / "in.hdf5", toy)
@@ -316,7 +316,7 @@ def test_some_episodes_of_d4rl(chosen: list[int], tmp_path: Path) -> None:
     assert tree(out)["timeouts"].sum() == both[1].episodes["truncated",].sum()
 
 
-@pytest.mark.parametrize("parts", [0, 1, 2, 11])
+@pytest.mark.parametrize("parts", slow_but(lambda parts: parts in {0, 11}, [0, 1, 2, 11]))
 def test_d3rlpy(parts: int, tmp_path: Path) -> None:
     columns = {f"costs_{e}": np.full((n, 1), e + 0.5) for e, n in enumerate((4, 1, 6))}
     names = [b"observations", b"actions", b"rewards", b"terminated", b"costs"]

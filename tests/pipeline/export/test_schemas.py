@@ -18,6 +18,7 @@ from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data.testing.toy import write_toy
+from tests.slow import every_second
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "int8", "bool", "text")
 NAMES = st.text(string.ascii_lowercase + "_-0", min_size=1, max_size=6)
@@ -104,8 +105,12 @@ def test_random_schemas(to: str, batch: EpisodeBatch) -> None:
         assert dest.exists()
 
 
-@pytest.mark.parametrize("final", [[True, True], [True, False], [False, False]])
-@pytest.mark.parametrize("texts", ["a-aa", "--aa", "a-a-", "aaa-", "-aaa"])
+@pytest.mark.parametrize(
+    ("texts", "final"),
+    every_second(
+        ["a-aa", "--aa", "a-a-", "aaa-", "-aaa"], [[True, True], [True, False], [False, False]]
+    ),
+)
 def test_missing_texts_of_lerobot(tmp_path: Path, texts: str, final: list[bool]) -> None:
     """A missing one may be that of a final observation, which `next` has in LeRobot's files."""
     words = np.array([None if text == "-" else text for text in texts], dtype=object)

@@ -131,7 +131,10 @@ def test_numbers_are_cast(settings: Settings) -> None:
     assert_holds(made.path, [("local:a@1", one), ("local:b@1", other)], kinds)
 
 
-@pytest.mark.parametrize("layouts", [("compact", "ted"), ("ted", "compact")])
+@pytest.mark.parametrize(
+    "layouts",
+    [("compact", "ted"), pytest.param(("ted", "compact"), marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("table", ["steps", "observations", "episodes"])
 @pytest.mark.parametrize(
     ("one", "other", "found"),
