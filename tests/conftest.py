@@ -137,7 +137,7 @@ def _no_garbage_of_others(request: pytest.FixtureRequest) -> None:
 
     Finalizers that run there fail, and pytest reports those of other tests as failures of this one.
     """
-    if re.search(r"deep|\[{9}|\({9}", request.node.name):
+    if re.search(r"deep(?!copy|/|')|\[{9}|\({9}", request.node.name):
         gc.collect()
 
 
