@@ -160,7 +160,7 @@ class InProcess:
         progress: Progress,  # noqa: ARG002 - no process of its own can die
     ) -> Iterator[tuple[int, R]]:
         in_order = getattr(job, "in_order", lambda tasks: (job(task) for task in tasks))
-        with _torch_threads(self._threads), closing(in_order(tasks)) as answers:
+        with torch_threads(self._threads), closing(in_order(tasks)) as answers:
             yield from enumerate(answers)
 
 
@@ -293,7 +293,7 @@ class _ChildRun:
 
 
 @contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
+def torch_threads(count: int | None) -> Iterator[None]:
     """Set the number of torch threads, if torch is imported: sums may depend on it."""
     torch = sys.modules.get("torch")
     if count is None or torch is None:

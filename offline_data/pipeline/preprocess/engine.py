@@ -25,6 +25,7 @@ from offline_data.pipeline.jobs.executors import (
     choose_workers,
     run_tasks,
     says_what_is_kept,
+    torch_threads,
 )
 from offline_data.pipeline.jobs.workdir import WorkDir, allocate
 from offline_data.pipeline.preprocess.finish import (
@@ -247,7 +248,9 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
                 run.work.clear()
         else:
             plan = interrupted_plan(run)
-            with says_what_is_kept(lambda: _keep(run), progress):
+            # functions are timed with the threads that they run with
+            threads = torch_threads(job.options.worker_threads)
+            with says_what_is_kept(lambda: _keep(run), progress), threads:
                 while True:
                     try:
                         plan = plan or _new_plan(run)

@@ -340,15 +340,17 @@ def _rows_at(
 def seconds_of_calls(reader: DatasetReader, plan: Plan) -> tuple[float, float]:
     """Return the time of the recipe on all steps, and the time of a core in it.
 
-    It is the shorter of two runs on the first group. Where Python is called for every row, samples
-    grow while they are cheap. A recipe that fails is not timed further; the task with that row says so.
+    It is the shorter of two runs on the first group, or the only one if it takes long. Where Python
+    is called for every row, samples grow while they are cheap. A recipe that fails is not timed further; the task with that row says so.
     """
     found = plan.seconds, plan.seconds
     try:
         if not plan.recipe.per_row:
             first, stop = plan.tasks[0].groups[:2].tolist()
             sample = read_chunk(reader, plan.chosen[first:stop])
-            return min(_seconds_by(sample, plan), _seconds_by(sample, plan))
+            once = _seconds_by(sample, plan)
+            took = once[0] * sample.batch.transitions / plan.chosen.transitions
+            return once if took > _TIMING_SECONDS else min(once, _seconds_by(sample, plan))
         count, total = _TIMED_ROWS, plan.chosen.transitions
         while count < total and found[0] * count < _TIMING_SECONDS * total:
             rows = _rows_at(plan.chosen.rows(reader), plan.chosen, np.arange(count))

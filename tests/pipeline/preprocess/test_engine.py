@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import StepError, WorkerDiedError
@@ -565,9 +566,11 @@ def test_calls_are_timed_where_processes_may_save_time(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[float, float]] = []
+    threads: list[int] = []
 
     def timed(reader: DatasetReader, plan: Plan) -> tuple[float, float]:
         found.append(seconds_of_calls(reader, plan))
+        threads.append(torch.get_num_threads())
         return 0.0, 0.0
 
     def slow(td: Any) -> Any:
@@ -593,3 +596,7 @@ def test_calls_are_timed_where_processes_may_save_time(
     with pytest.raises(StepError, match="of this row"):
         make(parent, [late], tmp_path / "late", four, **options)
     assert found.pop() > (0.0, 0.0)
+    before = torch.get_num_threads()
+    make(parent, [slow], tmp_path / "three", four, **options, worker_threads=3)
+    assert threads == [1, 1, 3]  # as many as they run with
+    assert torch.get_num_threads() == before
