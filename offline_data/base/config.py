@@ -211,10 +211,10 @@ def silence_encoder() -> None:
     os.environ.setdefault("SVT_LOG", "1")
 
 
-def let_blas_sleep() -> None:
-    """Let threads of OpenBLAS sleep when they have nothing to do, if numpy is not imported yet.
+def shorten_blas_spinning() -> None:
+    """Let idle threads of OpenBLAS spin for 2^20 cycles instead of 2^26, if numpy is not imported yet.
 
-    Each would first spin for 2^26 cycles, a tenth of a second for importing numpy; here for 2^20.
+    Importing numpy takes 0.1 s of CPU less. A value in the environment is kept.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 

@@ -176,7 +176,7 @@ def read_runs(
     """
     columns = {name: arrays.columns[name] for name in states}
     size = sum(one.dtype.itemsize * prod(one.shape[1:]) for one in columns.values())
-    runs = runs_within((lengths * 0 + 1 if padded else lengths) * max(1, size), PART_BYTES)
+    runs = runs_within((np.ones_like(lengths) if padded else lengths) * max(1, size), PART_BYTES)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     blocks: list[Any] = []
     for kind in (False, True):

@@ -31,7 +31,7 @@ from typing import IO, Any, cast
 
 from typing_extensions import Self
 
-from offline_data.base.config import child_environ, let_blas_sleep
+from offline_data.base.config import child_environ, shorten_blas_spinning
 from offline_data.base.errors import OfflineDataError
 from offline_data.pipeline.jobs.processes.protocol import (
     Packed,
@@ -226,7 +226,7 @@ def main() -> None:
     """Receive the function and then requests over stdin, and answer them."""
     global _is_child
     _is_child = True
-    let_blas_sleep()
+    shorten_blas_spinning()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, and says why
     requests, answers = _own_pipes()
     sent: Future[None] | None = None
