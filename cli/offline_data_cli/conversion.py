@@ -64,7 +64,7 @@ def _kind_of(kind: Any, each: Option) -> Any:
 
 def parse_options(context: Context, given: Given, *, split_of_text: bool = True) -> Options:
     """Parse the options of the table; `split_of_text`: whether `--split` is that of text."""
-    from offline_data.pipeline.ingest.options import pinned_text
+    from offline_data.pipeline.ingest import pinned_text
 
     text, others = (_parse_fields(table, given) for table in (TextOptions, Options))
     (others if split_of_text else text).pop("split", None)

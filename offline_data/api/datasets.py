@@ -279,8 +279,8 @@ def convert(
         raise UsageError(
             "alignment=, mapping=, only=, source=, split= and executor= are for a file or folder; the data are in memory"
         )
-    from offline_data.pipeline.ingest.convert import new_id
     from offline_data.pipeline.ingest.in_memory import convert_in_memory
+    from offline_data.pipeline.ingest.resolve import new_id
 
     return convert_in_memory(data, new_id(name), chosen, options, shown)
 

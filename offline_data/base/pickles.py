@@ -49,7 +49,7 @@ _CLASSES = {  # without a public name, with objects in pickles, by module
     "formats.writing.base": "Loss",
     "pipeline.export.run": "Exported",
     "pipeline.ingest.build": "NoEpisodesError StrictError",
-    "pipeline.ingest.options": "SeveralSplitsError",
+    "pipeline.ingest.resolve": "SeveralSplitsError",
     "pipeline.ingest.stream": "StreamPlan",
     "pipeline.jobs.processes.child": "ChildDiedError",
     "pipeline.jobs.processes.protocol": "RemoteError",

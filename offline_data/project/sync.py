@@ -23,8 +23,7 @@ from offline_data.formats.options import Options, video_kind
 from offline_data.formats.registry import get_source
 from offline_data.pipeline.ingest.build import destination_of
 from offline_data.pipeline.ingest.download import download
-from offline_data.pipeline.ingest.options import pinned_text
-from offline_data.pipeline.ingest.resolve import on_disk, suggest_command
+from offline_data.pipeline.ingest.resolve import on_disk, pinned_text, suggest_command
 from offline_data.project.lockfile import (
     LockedDataset,
     LockedFile,

@@ -16,8 +16,7 @@ from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.episode.fields import Key, next_of
 from offline_data.formats.calvin import Calvin
 from offline_data.formats.registry import source_accepting
-from offline_data.pipeline.ingest import Options, convert, plan_convert
-from offline_data.pipeline.ingest.options import SeveralSplitsError
+from offline_data.pipeline.ingest import Options, SeveralSplitsError, convert, plan_convert
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.calvin import RANGES, SAID, toy_step, write_calvin

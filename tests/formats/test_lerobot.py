@@ -33,7 +33,7 @@ from offline_data.formats.lerobot.source import LeRobot
 from offline_data.formats.lerobot.video import frames_of_rows
 from offline_data.formats.registry import source_accepting
 from offline_data.pipeline.ingest import Options, convert, download
-from offline_data.pipeline.ingest.options import apply_options
+from offline_data.pipeline.ingest.resolve import apply_options
 from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.raw import arrow
 from offline_data.raw.images import encode_image

@@ -2,25 +2,25 @@
 
 from offline_data.formats.options import ALL_SPLITS, Options, TextOptions
 from offline_data.pipeline.ingest.convert import (
+    ConvertPlan,
     convert,
     inspect_files,
     plan_convert,
     plan_convert_for_workers,
 )
 from offline_data.pipeline.ingest.download import (
+    DownloadPlan,
     download,
     ensure,
     fetch_raw,
     plan_download,
     plan_for_workers,
 )
-from offline_data.pipeline.ingest.options import (
-    ConvertPlan,
-    DownloadPlan,
+from offline_data.pipeline.ingest.resolve import (
     SeveralSplitsError,
+    known_names,
     pinned_text,
 )
-from offline_data.pipeline.ingest.resolve import known_names
 from offline_data.store.library import Stored
 
 __all__ = [

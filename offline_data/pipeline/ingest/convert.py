@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,33 +12,25 @@ from typing import TYPE_CHECKING
 from offline_data.base.config import Settings
 from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.base.files import free_bytes
-from offline_data.base.ids import DatasetId, parse_id
+from offline_data.base.ids import DatasetId
 from offline_data.base.progress import SILENT, Progress
 from offline_data.formats.corrections import defects_of
 from offline_data.formats.fingerprint import SAMPLED
 from offline_data.formats.options import Options
-from offline_data.formats.registry import (
-    FolderOfDatasetsError,
-    check_plain,
-    get_source,
-    source_names,
-)
-from offline_data.pipeline.ingest.build import Build, BuildJob, destination_of
+from offline_data.formats.registry import check_plain
+from offline_data.pipeline.ingest.build import Build, BuildJob
 from offline_data.pipeline.ingest.conversion import ConversionProcess, open_release
-from offline_data.pipeline.ingest.options import ConvertPlan, apply_options
-from offline_data.pipeline.ingest.raw import local_files
+from offline_data.pipeline.ingest.resolve import resolve_path
 from offline_data.pipeline.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.pipeline.ingest.shards import clear_published, convert_shards, convert_whole
 from offline_data.pipeline.jobs.executors import Executor
 from offline_data.store.copies import write_copy
+from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry, Stored, entry_at, find, has_manifest, remove
-from offline_data.store.manifest import Manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
 if TYPE_CHECKING:
     from offline_data.formats.files.proposal import Inspection
-
-_UNVERSIONED = "unversioned"
 
 
 def convert(
@@ -61,7 +51,7 @@ def convert(
     and `FormatError`, `AuditError`, `NoSpaceError`, `AccessError`, see `download`.
     """
     begin = time.perf_counter()
-    with _resolve(path, name, source, settings, options) as (process, build):
+    with resolve_path(path, name, source, settings, options) as (process, build):
         job = build.job
         with dataset_lock(settings.staging, job.id.folder, progress):
             existed = _exists(build, path)
@@ -90,11 +80,35 @@ def convert(
     return Stored.of(entry_at(job.destination), begin, existed=existed)
 
 
+@dataclass(frozen=True)
+class ConvertPlan:
+    """Plan of a conversion of local files; nothing has been changed."""
+
+    id: DatasetId
+    source: str
+    """Source whose format the files have."""
+    layout: LayoutName
+    destination: Path
+    existing: Path | None
+    """Directory of an existing dataset that satisfies the request, if any; nothing is done then."""
+    replaces: DatasetId | None
+    """Dataset of the same name that would go."""
+    files: int
+    """Raw files, and their bytes."""
+    bytes: int
+    transitions: int | None
+    """As the files state it, like the next one; of all files, for any requested range."""
+    episodes: int | None
+    free_bytes: int
+    warnings: tuple[str, ...]
+    """Facts that a user would not expect."""
+
+
 def plan_convert(
     path: Path, name: str, settings: Settings, options: Options, *, source: str | None = None
 ) -> ConvertPlan:
     """Return what `convert` would do; opens the files, writes nothing. Raises as `convert` does."""
-    with _resolve(path, name, source, settings, options) as (process, build):
+    with resolve_path(path, name, source, settings, options) as (process, build):
         job = build.job
         existing = job.destination if _exists(build, path) else None
         older = None if existing is not None else _find_older(build, settings)
@@ -138,7 +152,7 @@ def plan_convert_for_workers(
     See `plan_for_workers`. Raises what `convert` raises, and `UsageError` for another plan.
     """
     path = path.absolute()
-    with _resolve(path, name, source, settings, options, copies=False) as (process, build):
+    with resolve_path(path, name, source, settings, options, copies=False) as (process, build):
         job = build.job
         if _find_older(build, settings) is not None:
             dataset = replace(job.id, revision=None)
@@ -150,81 +164,6 @@ def plan_convert_for_workers(
         sharded = convert_whole(process, build, settings, progress, job.destination, divide=True)
     made = None if there else sharded
     return write_plan(made, job.id, job.destination, file, settings, progress, force=options.force)
-
-
-def new_id(name: str) -> DatasetId:
-    """Return the id of a new dataset called `NAME` or `local:NAME`; raises `UsageError`."""
-    dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
-    if dataset.revision:
-        raise UsageError(
-            f"{name!r} cannot be the name of a new dataset: its revision is that of the data",
-            hint=f"choose a name without @, {dataset.name} for one",
-        )
-    return dataset
-
-
-@contextmanager
-def _resolve(
-    path: Path,
-    name: str,
-    source: str | None,
-    settings: Settings,
-    options: Options,
-    *,
-    copies: bool = True,
-) -> Iterator[tuple[ConversionProcess, Build]]:
-    """Yield a process for a path, or the only dataset in a folder, and the build of the dataset.
-
-    `copies`: whether a dataset of which nothing changes keeps revision and layout.
-    """
-    dataset = new_id(name)
-    check_plain(path)
-    if source is not None and source not in source_names():
-        get_source(source)  # raises
-    if options.mapping is not None:
-        if source not in {None, "files"}:
-            raise UsageError(
-                f"--mapping describes files of your own, and --from {source} is a format",
-                hint="leave one of the two out",
-            )
-        source = "files"
-    elif source is None and options.text is not None and not has_manifest(path):
-        source = "text"
-    with ExitStack() as stack:
-        process = stack.enter_context(ConversionProcess(path))
-        try:
-            adapter, release = process.describe(source, dataset.name)
-        except FolderOfDatasetsError as error:
-            if len(error.found) > 1:
-                raise
-            ((path, source),) = error.found.items()
-            process = stack.enter_context(ConversionProcess(path))
-            adapter, release = process.describe(source, dataset.name)
-        release = apply_options(options, release, adapter)
-        options = release.options
-        own = entry_at(path) if adapter == "local" else None
-        copied = own if own and copies and changes_nothing(own.manifest, options) else None
-        if path.resolve().parent == (settings.root / dataset.folder).resolve():
-            release = replace(release, revision=path.resolve().name)  # rewritten in place
-        elif copied is not None:
-            release = replace(release, revision=copied.id.revision or _UNVERSIONED)
-        target = dataset.at(options.revision_of(release.revision))
-        job = BuildJob(
-            target,
-            adapter,
-            (options.layout or "compact") if copied is None else copied.manifest.layout,
-            destination_of(target, settings),
-            local_files(path),
-            () if own is None else (own.manifest.id,),
-        )
-        yield process, Build(release, job, options, copied)
-
-
-def changes_nothing(manifest: Manifest, options: Options) -> bool:
-    """Return True if a dataset directory has all that is requested, so that a copy is enough."""
-    if not options.whole or options.skip_bad_episodes or options.split is not None:
-        return False
-    return options.layout in {None, manifest.layout} and options.accept(manifest)
 
 
 def _exists(build: Build, path: Path) -> bool:

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,13 +23,12 @@ from offline_data.base.files import (
 from offline_data.base.ids import SHARED, DatasetId, looks_like_path, parse_id
 from offline_data.base.progress import SILENT, Progress
 from offline_data.fetch.files import FetchedFile
+from offline_data.fetch.plan import FetchPlan, plan_fetch
 from offline_data.formats.corrections import defects_of
 from offline_data.formats.options import Options, TextOptions
 from offline_data.formats.registry import get_source
 from offline_data.pipeline.ingest.build import Build, BuildJob, DatasetBuild
 from offline_data.pipeline.ingest.conversion import ConversionProcess, finish_and_publish
-from offline_data.pipeline.ingest.convert import changes_nothing
-from offline_data.pipeline.ingest.options import DownloadPlan, apply_options, pinned_text
 from offline_data.pipeline.ingest.raw import (
     describe_file,
     fetch_files,
@@ -37,7 +36,15 @@ from offline_data.pipeline.ingest.raw import (
     local_files,
     opening_files,
 )
-from offline_data.pipeline.ingest.resolve import missing_error, on_disk, resolve, suggest_command
+from offline_data.pipeline.ingest.resolve import (
+    apply_options,
+    changes_nothing,
+    missing_error,
+    on_disk,
+    pinned_text,
+    resolve,
+    suggest_command,
+)
 from offline_data.pipeline.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.pipeline.ingest.shards import (
     ShardedJob,
@@ -165,6 +172,23 @@ def ensure(
 _download = download  # `ensure` has an argument of that name
 
 
+@dataclass(frozen=True)
+class DownloadPlan:
+    """The result of `plan_download`; nothing has been changed."""
+
+    id: DatasetId
+    """The id, with the revision if it could be resolved."""
+    destination: Path
+    existing: Path | None
+    """Its directory if it exists already; then nothing would be done."""
+    fetch: FetchPlan | None
+    """Files to fetch; None if they are on this machine already."""
+    free_bytes: int
+    """Free bytes on the disk of the root."""
+    shards: int | None = None
+    """Number of shards, which are fetched, converted and freed one by one; None if unknown."""
+
+
 def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> DownloadPlan:
     """Return what `download` would do, without doing it; queries the source."""
     with resolve(dataset, settings, options) as found:
@@ -173,8 +197,6 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
             return DownloadPlan(found.id, found.path, found.path, None, free)
     job, release, fetch = found.job, found.release, None
     if release.local is None:
-        from offline_data.fetch.plan import plan_fetch
-
         fetch = plan_fetch(release.files, settings, force=options.force)
     return DownloadPlan(job.id, job.destination, None, fetch, free, release.shards)
 

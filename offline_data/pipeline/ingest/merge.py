@@ -25,7 +25,7 @@ from offline_data.formats.local import StoredEpisodes
 from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, destination_of
 from offline_data.pipeline.ingest.conversion import finish_and_publish
-from offline_data.pipeline.ingest.convert import new_id
+from offline_data.pipeline.ingest.resolve import new_id
 from offline_data.store.history import extend_history
 from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS, STEPS, TED, LeafSpec
 from offline_data.store.library import Entry, Stored, entry_at, find, has_manifest, remove

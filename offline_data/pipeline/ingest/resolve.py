@@ -1,11 +1,12 @@
-"""Answer to what `download`, plans and streams ask first: is a dataset on this disk, or what is it made of?"""
+"""Resolve a request to a dataset on this disk or the build of one, and the errors for those that are neither."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from offline_data.base.config import ARGUMENT, CONFIG_FILE, Settings
 from offline_data.base.errors import (
@@ -14,16 +15,54 @@ from offline_data.base.errors import (
     NotFoundError,
     OfflineDataError,
     OfflineError,
+    UsageError,
 )
-from offline_data.base.ids import SHARED, DatasetId, did_you_mean
-from offline_data.formats.options import Options, format_range, to_arguments
-from offline_data.formats.registry import get_source
+from offline_data.base.ids import SHARED, DatasetId, did_you_mean, parse_id
+from offline_data.formats.base import NOT_TAKEN, UNVERSIONED, Release
+from offline_data.formats.options import (
+    ALL_SPLITS,
+    Options,
+    TextOptions,
+    format_range,
+    to_arguments,
+)
+from offline_data.formats.registry import (
+    FolderOfDatasetsError,
+    check_plain,
+    get_source,
+    source_names,
+)
 from offline_data.pipeline.ingest.build import Build, BuildJob, destination_of
-from offline_data.pipeline.ingest.options import apply_options
-from offline_data.pipeline.ingest.raw import with_digests
-from offline_data.store.library import Entry, find, how_to_get, list_datasets, newest, revisions
+from offline_data.pipeline.ingest.conversion import ConversionProcess
+from offline_data.pipeline.ingest.raw import local_files, with_digests
+from offline_data.store.library import (
+    Entry,
+    entry_at,
+    find,
+    has_manifest,
+    how_to_get,
+    list_datasets,
+    newest,
+    revisions,
+)
+from offline_data.store.manifest import Manifest
+from offline_data.store.tokenizers import remember_tokenizer
 
 _MOST_NAMED = 5
+
+
+class SeveralSplitsError(UsageError):
+    """Files with several splits, such as `train` and `val`, none of which was chosen."""
+
+    def __init__(self, where: str, splits: tuple[str, ...]) -> None:
+        self.where, self.splits = where, splits
+        super().__init__(
+            f"{where} has {len(splits)} splits: {', '.join(splits)}",
+            hint=f"choose one: --split={splits[0]!r}; or all as one dataset: --split={ALL_SPLITS!r}",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.where, self.splits)
 
 
 @contextmanager
@@ -43,21 +82,6 @@ def resolve(
         return
     with suggest_command(dataset, settings, options) as asking:
         yield ask_source(dataset, asking, options, digests)
-
-
-def ask_source(
-    dataset: DatasetId,
-    settings: Settings,
-    options: Options,
-    digests: Mapping[str, str] | None = None,
-) -> Build:
-    """Return the build of a dataset; `IntegrityError` if its source lacks a file of `digests`."""
-    source = get_source(dataset.source)
-    release = source.resolve(dataset.name, dataset.revision, settings)
-    release = with_digests(apply_options(options, release, dataset.source), digests or {})
-    target = dataset.at(options.revision_of(release.revision))
-    layout, destination = options.layout or "compact", destination_of(target, settings)
-    return Build(release, BuildJob(target, source.name, layout, destination), options)
 
 
 def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
@@ -82,6 +106,142 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
     except OfflineDataError:  # they are gone: use the existing dataset
         return entry
     return entry if options.revision_of(release.revision) == entry.id.revision else None
+
+
+def ask_source(
+    dataset: DatasetId,
+    settings: Settings,
+    options: Options,
+    digests: Mapping[str, str] | None = None,
+) -> Build:
+    """Return the build of a dataset; `IntegrityError` if its source lacks a file of `digests`."""
+    source = get_source(dataset.source)
+    release = source.resolve(dataset.name, dataset.revision, settings)
+    release = with_digests(apply_options(options, release, dataset.source), digests or {})
+    target = dataset.at(options.revision_of(release.revision))
+    layout, destination = options.layout or "compact", destination_of(target, settings)
+    return Build(release, BuildJob(target, source.name, layout, destination), options)
+
+
+@contextmanager
+def resolve_path(
+    path: Path,
+    name: str,
+    source: str | None,
+    settings: Settings,
+    options: Options,
+    *,
+    copies: bool = True,
+) -> Iterator[tuple[ConversionProcess, Build]]:
+    """Yield a process for a path, or the only dataset in a folder, and the build of the dataset.
+
+    `copies`: whether a dataset of which nothing changes keeps revision and layout.
+    """
+    dataset = new_id(name)
+    check_plain(path)
+    if source is not None and source not in source_names():
+        get_source(source)  # raises
+    if options.mapping is not None:
+        if source not in {None, "files"}:
+            raise UsageError(
+                f"--mapping describes files of your own, and --from {source} is a format",
+                hint="leave one of the two out",
+            )
+        source = "files"
+    elif source is None and options.text is not None and not has_manifest(path):
+        source = "text"
+    with ExitStack() as stack:
+        process = stack.enter_context(ConversionProcess(path))
+        try:
+            adapter, release = process.describe(source, dataset.name)
+        except FolderOfDatasetsError as error:
+            if len(error.found) > 1:
+                raise
+            ((path, source),) = error.found.items()
+            process = stack.enter_context(ConversionProcess(path))
+            adapter, release = process.describe(source, dataset.name)
+        release = apply_options(options, release, adapter)
+        options = release.options
+        own = entry_at(path) if adapter == "local" else None
+        copied = own if own and copies and changes_nothing(own.manifest, options) else None
+        if path.resolve().parent == (settings.root / dataset.folder).resolve():
+            release = replace(release, revision=path.resolve().name)  # rewritten in place
+        elif copied is not None:
+            release = replace(release, revision=copied.id.revision or UNVERSIONED)
+        target = dataset.at(options.revision_of(release.revision))
+        job = BuildJob(
+            target,
+            adapter,
+            (options.layout or "compact") if copied is None else copied.manifest.layout,
+            destination_of(target, settings),
+            local_files(path),
+            () if own is None else (own.manifest.id,),
+        )
+        yield process, Build(release, job, options, copied)
+
+
+def new_id(name: str) -> DatasetId:
+    """Return the id of a new dataset called `NAME` or `local:NAME`; raises `UsageError`."""
+    dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
+    if dataset.revision:
+        raise UsageError(
+            f"{name!r} cannot be the name of a new dataset: its revision is that of the data",
+            hint=f"choose a name without @, {dataset.name} for one",
+        )
+    return dataset
+
+
+def changes_nothing(manifest: Manifest, options: Options) -> bool:
+    """Return True if a dataset directory has all that is requested, so that a copy is enough."""
+    if not options.whole or options.skip_bad_episodes or options.split is not None:
+        return False
+    return options.layout in {None, manifest.layout} and options.accept(manifest)
+
+
+def apply_options(options: Options, release: Release, source: str) -> Release:
+    """Return a release with options, see `Source.with_options`; raises `NotFoundError` for a split."""
+    _check_split(release, source, options.split)
+    options = replace(options, mapping=options.mapping or release.options.mapping)
+    if any(getattr(options, name) for name in NOT_TAKEN):
+        release = get_source(source).with_options(release, options)
+    else:  # without the adapter, which needs numpy
+        release = replace(release, options=options)
+    if options.allow_changed:
+        files = (
+            replace(file, size=None, digest=None, accepts_changes=True) for file in release.files
+        )
+        release = replace(release, files=tuple(files))
+    return release
+
+
+def _check_split(release: Release, source: str, split: str | None) -> None:
+    there, where = release.splits, str(release.local or release.name)
+    if split is None and len(there) > 1:
+        raise SeveralSplitsError(where, there)
+    if split is not None and not there:
+        raise UsageError(
+            f"{where}, as files of {source}, has no separate splits",
+            hint="leave --split out"
+            + ("; a split of a download is part of its id" if release.local is None else ""),
+        )
+    if split not in {None, ALL_SPLITS, *there}:
+        raise NotFoundError(
+            f"{where} has no split {split!r}; it has {', '.join(there)}",
+            hint=did_you_mean(str(split), there),
+        )
+
+
+def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
+    """Return options of text with the digest of their tokenizer, which then may not change.
+
+    The place of one on this machine is remembered. Raises as `text.tokenizer.load_tokenizer`.
+    """
+    if text is None:
+        return None
+    pinned = get_source("text").pin_text(text, offline=settings.offline)
+    if pinned.from_path and pinned.tokenizer_sha256:
+        remember_tokenizer(settings.root, pinned.tokenizer_sha256, pinned.tokenizer)
+    return pinned
 
 
 @contextmanager

@@ -42,7 +42,6 @@ from offline_data.formats.names import resolve_name
 from offline_data.formats.options import Options
 from offline_data.formats.registry import check_plain
 from offline_data.pipeline.ingest.conversion import ConversionProcess, fetch_lacking, open_release
-from offline_data.pipeline.ingest.options import apply_options
 from offline_data.pipeline.ingest.raw import (
     describe_file,
     fetch_files,
@@ -50,7 +49,12 @@ from offline_data.pipeline.ingest.raw import (
     free,
     opening_files,
 )
-from offline_data.pipeline.ingest.resolve import ask_source, offline_advice, suggest_command
+from offline_data.pipeline.ingest.resolve import (
+    apply_options,
+    ask_source,
+    offline_advice,
+    suggest_command,
+)
 from offline_data.pipeline.ingest.shards import check_files, naming
 from offline_data.store.library import locate
 

@@ -32,7 +32,7 @@ from offline_data.base.progress import Progress, progress_of
 from offline_data.episode.fields import REWARD, Key, join_key
 from offline_data.formats.environments import import_gymnasium, space_to_json, spec_to_json
 from offline_data.formats.minari.metadata import DeclaredLeaf, space_leaves
-from offline_data.pipeline.ingest.convert import new_id
+from offline_data.pipeline.ingest.resolve import new_id
 from offline_data.pipeline.record.columns import (
     GrowingLeaf,
     Info,

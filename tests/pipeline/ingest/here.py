@@ -71,7 +71,12 @@ def convert_here(patch: pytest.MonkeyPatch) -> None:
     """Start no process for a conversion in this process, nor to load a tokenizer."""
     patch.setattr(tokenizer, "Child", AskHere)
     patch.setattr(stream, "ConversionProcess", Here)
-    for name in ("download", "convert", "shards"):  # the package has functions of these names
+    for name in (
+        "resolve",
+        "download",
+        "convert",
+        "shards",
+    ):  # the package has functions of these names
         patch.setattr(
             sys.modules[f"offline_data.pipeline.ingest.{name}"], "ConversionProcess", Here
         )
