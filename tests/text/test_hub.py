@@ -182,13 +182,6 @@ def test_a_script_is_not_run(get: Get, server: HubServer, tmp_path: Path) -> Non
         get("hf:someone/old")
 
 
-def test_the_nearest_name_offline() -> None:
-    settings = Settings(Path("nowhere"), offline=True)
-    with pytest.raises(OfflineDataError) as caught:
-        HubText().resolve("openai/gsm9k", None, settings)
-    assert "hf:openai/gsm8k" in (caught.value.hint or "")
-
-
 @pytest.mark.parametrize("name", ["hf:someone", "hf:a/b/c/d", "hf:someone/nothing"])
 def test_unknown_names(get: Get, name: str) -> None:
     with pytest.raises(NotFoundError):
@@ -198,14 +191,6 @@ def test_unknown_names(get: Get, name: str) -> None:
 def test_other_sources_take_no_tokenizer(get: Get) -> None:
     with pytest.raises(UsageError, match="Datasets of d4rl are not text"):
         get("d4rl:pen-human-v1")
-
-
-def test_a_tokenizer_that_changes_meanwhile(get: Get, tokenizer_file: Path, tmp_path: Path) -> None:
-    from offline_data.text.dataset import TextDataset
-
-    options = TextOptions(str(tokenizer_file), tokenizer_sha256="0" * 64)
-    with pytest.raises(FormatError, match="has changed since the conversion began"):
-        TextDataset(tmp_path, [], options, "")
 
 
 @pytest.fixture
@@ -289,30 +274,6 @@ def test_another_tokenizer_than_the_locked_one_is_refused(
     with pytest.raises(OfflineDataError, match=r"told: .*tok.json.* has sha256 .*locked"):
         api.sync(project, settings=elsewhere, locked=True, progress=False)
     assert not list((tmp_path / "elsewhere").glob("hf/**/manifest.json"))
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (
-            '{ tokenizer = "t.json", max_length = "x" }',
-            "max_length is 'x'; expected a whole number",
-        ),
-        ('{ tokenizr = "t.json" }', "text has the unknown key 'tokenizr'"),
-        (
-            '{ tokenizer = "t.json", columns = { text = 3 } }',
-            r"text\.columns\.text is 3; expected text",
-        ),
-        ('{ tokenizer = "t.json", pad = true }', "Padded rows need a length"),
-        ('"gpt2"', "text is 'gpt2'; expected a table"),
-    ],
-)
-def test_bad_text_options_of_a_project(
-    online: Settings, project: Path, text: str, why: str
-) -> None:
-    project.write_text(f'[datasets]\ntold = {{ id = "hf:{REPO}", text = {text} }}\n')
-    with pytest.raises(UsageError, match=f"datasets.told.text.*{why}|{why}"):
-        api.lock(project, settings=online, progress=False)
 
 
 @pytest.mark.slow

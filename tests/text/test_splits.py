@@ -14,7 +14,7 @@ import pytest
 
 from offline_data import TextOptions, api
 from offline_data.base.config import Settings
-from offline_data.base.errors import FormatError, NotFoundError
+from offline_data.base.errors import NotFoundError
 from offline_data.store.reader import DatasetReader
 from offline_data.text.forms import PRESETS
 from offline_data.text.splits import data_files, files_of_config, files_of_split
@@ -66,23 +66,6 @@ def test_by_names(paths: list[str], wanted: str, expected: list[str]) -> None:
     assert chosen(paths, wanted) == expected
 
 
-@pytest.mark.parametrize(
-    ("paths", "wanted", "said", "hint"),
-    [
-        (SFT, "train", "several splits called 'train': train_gen, train_sft", "--split train_gen"),
-        (SHARDS, "valid", "no split 'valid'; it has test, train", "--split"),
-        (["valid1-00000-of-00001.csv", "train.csv"], "validation", "no split 'validation'; it has train, valid1", "--split valid1"),
-        (["a.csv", "b.csv"], "validation", "no split 'validation'; it has a, b", "--split a"),
-        (["train.csv", "train.jsonl"], "train", "'train' as .csv and as .jsonl", ""),
-        (["train.csv", "x/train.jsonl"], "train", "'train' as .csv and as .jsonl", "hf:a/b:FOLDER"),
-    ],
-)  # fmt: skip
-def test_names_that_do_not_say_it(paths: list[str], wanted: str, said: str, hint: str) -> None:
-    with pytest.raises(NotFoundError, match=said) as caught:
-        chosen(paths, wanted)
-    assert hint in (caught.value.shell_hint or "")
-
-
 FILES = ["de/a.csv", "de/b.csv", "en/a.csv", "en/deep/c.csv", "held.csv"]
 
 
@@ -116,26 +99,6 @@ FILES = ["de/a.csv", "de/b.csv", "en/a.csv", "en/deep/c.csv", "held.csv"]
 )  # fmt: skip
 def test_by_the_card(card: Any, name: str, wanted: str, expected: list[str]) -> None:
     assert chosen(FILES, wanted, card, name) == expected
-
-
-@pytest.mark.parametrize(
-    ("card", "name", "kind", "said"),
-    [
-        (configs(config("x", "de/*"), config("y", "en/*")), "", NotFoundError, "has 2 configurations: x, y"),
-        (configs(config("x", "de/*")), "fr", NotFoundError, "no configuration 'fr'"),
-        (configs(config("x", split("train", "gone/*"))), "", NotFoundError, "names no Parquet"),
-        (configs({"config_name": "x", "data_dir": "gone"}), "", NotFoundError, "names no Parquet"),
-        (configs(config("x", split("all", "de/*"))), "", NotFoundError, "no split 'train'; it has all"),
-        (configs(config("x", {"split": "train"})), "", FormatError, "in data_files; expected a split and"),
-        (configs(config("x", {"split": 3, "path": "x"})), "", FormatError, "in data_files; expected"),
-        (configs("x"), "", FormatError, "lists 'x' in configs; expected a config_name"),
-        ({"configs": {"config_name": 3}}, "", FormatError, "expected a config_name"),
-        (configs(config("x", split("train", "/".join(["**"] * 3000)))), "y", NotFoundError, "no configuration"),
-    ],
-)  # fmt: skip
-def test_cards_that_do_not_say_it(card: Any, name: str, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
-        chosen(FILES, "train", card, name)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from tensordict import TensorDict, lazy_stack
 
 import offline_data
 from offline_data import LazyTensorStorage, ListStorage, ReplayBuffer, TopKRewardSelector
-from offline_data.base.errors import UsageError
 from offline_data.text import topk
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -130,21 +129,6 @@ def test_waiting_dialogs_are_not_written(caplog: pytest.LogCaptureFixture) -> No
         buffer.extend(lazy_stack([dialog("p", 50, 3)]))
     assert len(buffer) == 1
     assert "1 of 2 dialogs are written; prompt: p" in caplog.text
-
-
-def test_wrong_data() -> None:
-    with pytest.raises(UsageError, match="expected at most total_dialog_turns, 2"):
-        TopKRewardSelector(2, 3)
-    selector = TopKRewardSelector(2, 1, "text", verbose=False)
-    cut = dialog("p", 1, 3)
-    cut["next", "done"][:] = False
-    for wrong, said in (
-        (lazy_stack([dialog("p", 1, 3), cut]), "has no end"),
-        (dialog("p", 1, 3), "A single row is not a dialog"),
-        (lazy_stack([dialog("p", 1, 3).set("text", torch.ones(3))]), "expected a string"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            selector.inv(wrong)
 
 
 def test_without_torchrl(monkeypatch: pytest.MonkeyPatch) -> None:
