@@ -100,4 +100,8 @@ def test_a_plan_keeps_the_split(folder: Path, tmp_path: Path) -> None:
     plan_convert_for_workers(folder, "mine", file, settings, Options(split="val"))
     job = ShardPlan.read(file).job
     assert job is not None
-    assert (job.release.options.split, job.options.split, len(job.shards)) == ("val", "val", 1)
+    assert (job.release.options.split, job.build.options.split, len(job.shards)) == (
+        "val",
+        "val",
+        1,
+    )

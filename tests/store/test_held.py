@@ -141,12 +141,12 @@ def test_lerobot_videos(
         LeRobot().release_of(raw, "x"), options=Options(video=how, skip_bad_episodes=skip)
     )
     frame = 32 * 48 * 3
-    job = BuildJob(parse_id("local:x@1"), "lerobot", "compact", tmp_path)
 
     def build(name: str) -> DatasetReader:
         dataset = LeRobot().open(release, raw)
         options = Options(video=how, audit="all", skip_bad_episodes=skip)
-        with DatasetBuild(dataset, job, options, 1, tmp_path / name) as steps:
+        job = BuildJob(parse_id("local:x@1"), "lerobot", "compact", tmp_path, options)
+        with DatasetBuild(dataset, job, 1, tmp_path / name) as steps:
             while steps.step():
                 pass
         return DatasetReader(tmp_path / name)

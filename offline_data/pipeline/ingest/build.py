@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +92,8 @@ class BuildJob:
     """Layout to write."""
     destination: Path
     """The dataset directory."""
+    options: Options = field(default_factory=Options)
+    """Options of this run."""
     files: tuple[dict[str, Any], ...] = ()
     """Raw files, for the manifest."""
     parents: tuple[str, ...] = ()
@@ -107,11 +109,10 @@ class BuildJob:
 
 @dataclass(frozen=True)
 class Build:
-    """A dataset to be built, the release that its raw files belong to, and the requested options."""
+    """A dataset to be built from the raw files of a release."""
 
     release: Release
     job: BuildJob
-    options: Options
     copied: Entry | None = None
     """Dataset that is copied, since the options change nothing of it."""
 
@@ -124,7 +125,7 @@ def destination_of(dataset: DatasetId, settings: Settings) -> Path:
 class DatasetBuild:
     """A dataset directory that is being written from raw data, batch by batch, in order.
 
-    `options.episodes` are counted in the shard (None: `raw` has only one). Up to `workers`
+    `job.options.episodes` are counted in the shard (None: `raw` has only one). Up to `workers`
     processes read, where `raw` can be read in several.
 
     Raises:
@@ -137,13 +138,13 @@ class DatasetBuild:
         self,
         raw: RawDataset,
         job: BuildJob,
-        options: Options,
         workers: int,
         folder: Path,
         shard: Shard | None = None,
     ) -> None:
         from offline_data.store.writer import AnnouncedSize, DatasetWriter
 
+        options = job.options
         self._strict = options.strict
         if options.strict:
             _refuse_dropped(raw.info.dropped)
@@ -168,7 +169,7 @@ class DatasetBuild:
             announced = AnnouncedSize(raw.info.transitions, raw.info.episodes, raw_bytes)
         self._writer = DatasetWriter(
             folder,
-            _header(raw, job, options),
+            _header(raw, job),
             audit=options.audit,
             part=_part_of(shards, shard),
             announced=announced,
@@ -255,7 +256,7 @@ def _part_of(shards: Sequence[Shard], shard: Shard | None) -> float:
     return (shard.bytes or 0) / sum(sizes) if len(sizes) == len(shards) else 1 / len(shards)
 
 
-def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
+def _header(raw: RawDataset, job: BuildJob) -> Manifest:
     info = raw.info
     reading = reading_of(job.adapter) if job.reading is None else job.reading
     return Manifest(
@@ -271,7 +272,7 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
             "version": __version__,
             "adapter": job.adapter,
             **({"reading": reading} if reading else {}),
-            "options": job.recorded_options or options.recorded(),
+            "options": job.recorded_options or job.options.recorded(),
         },
         files=job.files,
         spaces=info.spaces,

@@ -18,9 +18,8 @@ from typing_extensions import Self
 from offline_data.base.errors import FormatError, OfflineDataError
 from offline_data.base.progress import Progress
 from offline_data.formats.base import PART_BYTES, RawDataset, Release, Shard
-from offline_data.formats.options import Options
 from offline_data.formats.registry import get_source, source_accepting
-from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, as_random_access, read_pieces
+from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, read_pieces
 from offline_data.pipeline.ingest.parsing import ParsedDataset, blaming, crash_error
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
 from offline_data.pipeline.jobs.processes.child import limit_memory
@@ -47,11 +46,12 @@ class RawDescription:
 class Conversion:
     """The callable that the child process serves: detects the format of a file and converts it."""
 
+    _raw: ParsedDataset  # from `open` on
+    _build: DatasetBuild  # from `begin` on
+    _pieces: Iterator[tuple[int, int, EpisodeBatch]]  # from `read` on
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._raw: RawDataset | None = None
-        self._build: DatasetBuild | None = None
-        self._pieces: Iterator[tuple[int, int, EpisodeBatch]] = iter(())
 
     def __call__(self, request: tuple[Any, ...]) -> Any:
         """Call the method named by the first item with the others."""
@@ -92,27 +92,22 @@ class Conversion:
 
     def count(self, shard: Shard) -> int:
         """Count the episodes of a shard, reading it if necessary."""
-        raw = cast("RawDataset", self._raw)
-        ranged = as_random_access(raw)
-        if ranged is not None:
-            return max((part.stop for part in ranged.parts(PART_BYTES)), default=0)
-        return sum(len(batch.lengths) for batch in raw.read(shard))
+        if self._raw.ranged:
+            return max((part.stop for part in self._raw.parts(PART_BYTES)), default=0)
+        return sum(len(batch.lengths) for batch in self._raw.read(shard))
 
     def lacking(self, shard: Shard) -> Sequence[str]:
         """List files that it needs besides its own."""
-        return cast("RawDataset", self._raw).lacking(shard)
+        return self._raw.lacking(shard)
 
-    def begin(
-        self, job: BuildJob, options: Options, workers: int, folder: Path, shard: Shard | None
-    ) -> int | None:
+    def begin(self, job: BuildJob, workers: int, folder: Path, shard: Shard | None) -> int | None:
         """Prepare to write it; returns the number of episodes to come."""
-        raw = cast("RawDataset", self._raw)
-        self._build = DatasetBuild(raw, job, options, workers, folder, shard)
+        self._build = DatasetBuild(self._raw, job, workers, folder, shard)
         return self._build.episodes
 
     def read(self, shards: Sequence[Shard], skip: int) -> None:
         """Prepare to return the episodes of shards, without the first `skip`."""
-        self._pieces = read_pieces(cast("RawDataset", self._raw), shards, skip)
+        self._pieces = read_pieces(self._raw, shards, skip)
 
     def piece(self) -> tuple[int, int, EpisodeBatch] | None:
         """Return the next episodes; see `read_pieces`."""
@@ -120,8 +115,7 @@ class Conversion:
 
     def step(self) -> tuple[int, tuple[str, ...]]:
         """Convert the next part; returns `DatasetBuild.step()` and `late_warnings`."""
-        build = cast("DatasetBuild", self._build)
-        return build.step(), build.late_warnings
+        return self._build.step(), self._build.late_warnings
 
 
 class ConversionProcess:
@@ -151,31 +145,25 @@ class ConversionProcess:
 
         Raises `NotFoundError` if no or several sources accept it; `FormatError`: not of `adapter`.
         """
-        self._child.send(("describe", adapter, name))
-        described: tuple[str, Release] = self._receive()
-        return described
+        return cast("tuple[str, Release]", self._ask("describe", adapter, name))
 
     def inspect(self) -> Inspection:
         """Return its arrays and a mapping of them; raises `FormatError` if it has none."""
-        self._child.send(("inspect",))
-        return cast("Inspection", self._receive())
+        return cast("Inspection", self._ask("inspect"))
 
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it by an importable function, `partial(open_release, …)`; raises `FormatError`."""
-        self._child.send(("open", opened))
-        found: RawDescription = self._receive()
+        found: RawDescription = self._ask("open", opened)
         self.warnings, self._helper = found.warnings, found.helper
         return found
 
     def count(self, shard: Shard) -> int:
         """Read a shard to count its episodes."""
-        self._child.send(("count", shard))
-        return cast("int", self._receive())
+        return cast("int", self._ask("count", shard))
 
     def lacking(self, shard: Shard) -> Sequence[str]:
         """List files that a shard needs besides its own; see `RawDataset`."""
-        self._child.send(("lacking", shard))
-        return cast("Sequence[str]", self._receive())
+        return cast("Sequence[str]", self._ask("lacking", shard))
 
     def reading(
         self, shards: Sequence[Shard], skip: int = 0
@@ -201,7 +189,6 @@ class ConversionProcess:
     def writing(
         self,
         job: BuildJob,
-        options: Options,
         workers: int,
         folder: Path,
         shard: Shard | None = None,
@@ -211,8 +198,7 @@ class ConversionProcess:
         Raises `FormatError` for data that cannot be read, or have no such episodes.
         """
         try:
-            self._child.send(("begin", job, options, workers, folder, shard))
-            self.episodes = self._receive()
+            self.episodes = self._ask("begin", job, workers, folder, shard)
             self._child.send(("step",))
             yield self
         finally:
@@ -223,6 +209,10 @@ class ConversionProcess:
         self._child.send(("step",))  # computed while the last answer is processed
         done, self.late_warnings = self._receive()
         return cast("int", done)
+
+    def _ask(self, *request: Any) -> Any:
+        self._child.send(request)
+        return self._receive()
 
     def _receive(self) -> Any:
         try:

@@ -168,7 +168,7 @@ def plan_convert_for_workers(
 
 def _exists(build: Build, path: Path) -> bool:
     """Return True if the dataset to make is there; raises `UsageError` if other files are."""
-    job, options = build.job, build.options
+    job, options = build.job, build.job.options
     if options.force or not has_manifest(job.destination):
         return False
     there = entry_at(job.destination).manifest
@@ -206,9 +206,9 @@ def _find_older(build: Build, settings: Settings) -> Entry | None:
     """Return the dataset of this name to replace, if any; by a range, none. Raises `UsageError`."""
     dataset = replace(build.job.id, revision=None)
     older = find(settings.root, dataset)
-    if not build.options.whole or older is None or older.path == build.job.destination:
+    if not build.job.options.whole or older is None or older.path == build.job.destination:
         return None
-    if not build.options.force:
+    if not build.job.options.force:
         raise UsageError(
             f"{dataset} already exists, made from other files or options ({older.path})",
             hint="choose another name, or replace it with --force",

@@ -244,11 +244,11 @@ def _build(
     build: Build, settings: Settings, progress: Progress, executor: Executor | None
 ) -> tuple[Entry, bool]:
     """Make a dataset, unless another process has meanwhile; returns it and whether one has."""
-    job = build.job
+    job, options = build.job, build.job.options
     with dataset_lock(settings.staging, job.id.folder, progress):
-        if not build.options.force and has_manifest(job.destination):
+        if not options.force and has_manifest(job.destination):
             entry = entry_at(job.destination)
-            if build.options.accept(entry.manifest):
+            if options.accept(entry.manifest):
                 return entry, True
         sharded = _convert(build, settings, progress, divide=executor is not None)
         if sharded is not None:
@@ -266,7 +266,7 @@ def _convert(
     """
     from offline_data.fetch.cache import discard
 
-    release, job, options = build.release, build.job, build.options
+    release, job, options = build.release, build.job, build.job.options
     stay, files = asked_to_stay(settings), opening_files(release)
     with staging_folder(settings.staging, job.id.folder, job.destination) as staging:
         path = release.local or staging / "raw"
@@ -311,19 +311,19 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
         manifest.converter.get("adapter", entry.id.source),
         options.layout or "compact",
         destination,
+        replace(options, episodes=None),
         tuple(dict(file) for file in manifest.files),
         manifest.parents,
         manifest.converter.get("options"),
         manifest.history,
         manifest.converter.get("reading", 0),
     )
-    whole = replace(options, episodes=None)
     with (
         dataset_lock(settings.staging, folder, progress),
         staging_folder(settings.staging, folder, destination) as staging,
     ):
         raw, new = StoredEpisodes(destination), staging / "dataset"
-        with DatasetBuild(raw, job, whole, settings.workers, new) as build:
+        with DatasetBuild(raw, job, settings.workers, new) as build:
             finish_and_publish(build, job, progress, new)
     return entry_at(destination)
 
@@ -343,7 +343,7 @@ def _publish_pulled(
     from offline_data.store.verify import verify  # imports numpy
 
     manifest = read_manifest(raw) if build.job.adapter == SHARED else None
-    if manifest is None or not changes_nothing(manifest, build.options):
+    if manifest is None or not changes_nothing(manifest, build.job.options):
         return False
     with disk_errors(folder), progress.task(f"place {build.job.id}", manifest.bytes, "B") as bar:
         folder.mkdir()

@@ -66,8 +66,8 @@ def convert_in_memory(
         staging_folder(settings.staging, dataset.folder, staged) as staging,
     ):
         folder = staging / "dataset"
-        job = BuildJob(dataset, adapter, options.layout or "compact", staged)
-        with DatasetBuild(raw, job, options, settings.workers, folder) as build:
+        job = BuildJob(dataset, adapter, options.layout or "compact", staged, options)
+        with DatasetBuild(raw, job, settings.workers, folder) as build:
             for warning in build.warnings:
                 progress.note(warning)
             with progress.task(f"convert {dataset.name}", build.episodes, "episodes") as task:

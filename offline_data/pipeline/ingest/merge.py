@@ -86,7 +86,16 @@ def merge(
     step = HistoryStep("merge", str(target), tuple(ids), version=__version__, options=rules)
     destination = destination_of(target, settings)
     history = extend_history(manifests, step)
-    job = BuildJob(target, "merge", layout, destination, (), tuple(ids), rules, history)
+    job = BuildJob(
+        target,
+        "merge",
+        layout,
+        destination,
+        options.options,
+        parents=tuple(ids),
+        recorded_options=rules,
+        history=history,
+    )
     with dataset_lock(settings.staging, target.folder, progress):
         older = (
             None
@@ -107,7 +116,7 @@ def merge(
         if not existed:
             with staging_folder(settings.staging, target.folder, destination) as staging:
                 folder = staging / "dataset"
-                with DatasetBuild(raw, job, options.options, settings.workers, folder) as build:
+                with DatasetBuild(raw, job, settings.workers, folder) as build:
                     finish_and_publish(build, job, progress, folder)
             if older is not None:
                 remove(older)

@@ -120,7 +120,7 @@ def ask_source(
     release = with_digests(apply_options(options, release, dataset.source), digests or {})
     target = dataset.at(options.revision_of(release.revision))
     layout, destination = options.layout or "compact", destination_of(target, settings)
-    return Build(release, BuildJob(target, source.name, layout, destination), options)
+    return Build(release, BuildJob(target, source.name, layout, destination, options))
 
 
 @contextmanager
@@ -174,10 +174,11 @@ def resolve_path(
             adapter,
             (options.layout or "compact") if copied is None else copied.manifest.layout,
             destination_of(target, settings),
+            options,
             local_files(path),
             () if own is None else (own.manifest.id,),
         )
-        yield process, Build(release, job, options, copied)
+        yield process, Build(release, job, copied)
 
 
 def new_id(name: str) -> DatasetId:

@@ -99,7 +99,7 @@ class _JobTable:
             build.files,
             take(_ReleaseTable, job.release),
             job.shards,
-            job.options,
+            build.options,
             (job.transitions, job.episodes),
         )
 
@@ -113,12 +113,13 @@ class _JobTable:
             self.adapter,
             self.layout,
             destination,
+            options,
             self.files,
             self.parents,
             options.recorded(),
         )
         release = Release(**vars(self.release), options=options)
-        return ShardedJob(build, release, self.shards, options, *self.stated)
+        return ShardedJob(build, release, self.shards, *self.stated)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ class ShardPlan(PlanFile):
         return len({job.fingerprint for job in jobs}) < 2
 
     def is_done(self) -> bool:
-        replaces = self.job is not None and self.job.options.force
+        replaces = self.job is not None and self.job.build.options.force
         return self.published or (not replaces and has_manifest(self.destination))
 
     def clear(self, settings: Settings) -> None:
@@ -200,7 +201,7 @@ def write_plan(
     tasks = 0
     if job is not None:
         uncounted = len(job.shards) > 1 and any(one.episodes is None for one in job.shards)
-        if job.options.episodes and uncounted:
+        if job.build.options.episodes and uncounted:
             raise UsageError(
                 "This source does not tell how many episodes a shard has, and a range of them "
                 "cannot be planned",

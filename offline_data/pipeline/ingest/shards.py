@@ -48,7 +48,6 @@ from offline_data.episode import Skipped
 from offline_data.episode.notes import join_notes
 from offline_data.fetch.files import RemoteFile
 from offline_data.formats.base import Release, Shard
-from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.build import Build, BuildJob, NoEpisodesError
 from offline_data.pipeline.ingest.conversion import (
     ConversionProcess,
@@ -92,21 +91,17 @@ class ShardedJob:
     build: BuildJob  # its `files` are local raw files
     release: Release
     shards: tuple[Shard, ...]
-    options: Options
     transitions: int | None = None  # as the source states, of the whole dataset
     episodes: int | None = None  # as `transitions`
 
     @classmethod
-    def of(
-        cls, build: BuildJob, release: Release, opened: RawDescription, options: Options
-    ) -> ShardedJob:
+    def of(cls, build: BuildJob, release: Release, opened: RawDescription) -> ShardedJob:
         """Return the conversion of an opened release; raises `IntegrityError` for foreign files."""
         shards = tuple(opened.shards)
         job = cls(
-            replace(build, recorded_options=options.recorded()),
+            replace(build, recorded_options=build.options.recorded()),
             replace(release, shards=None),  # known by now
             shards,
-            options,
             opened.transitions,
             opened.episodes,
         )
@@ -123,7 +118,11 @@ class ShardedJob:
             "id": str(self.build.id),
             "adapter": self.build.adapter,
             "layout": self.build.layout,
-            "options": {**self.options.recorded(), **keep_raw, "force": self.options.force},
+            "options": {
+                **self.build.options.recorded(),
+                **keep_raw,
+                "force": self.build.options.force,
+            },
             "files": files,
             "shards": [asdict(shard) for shard in self.shards],
             "local": str(self.release.local and self.release.local.absolute()),
@@ -209,7 +208,7 @@ class ConvertShard:
     def free(self, record: ShardRecord) -> None:
         """Delete the raw files of a finished shard, except those that others need or are kept."""
         job = self.job
-        if job.release.local is not None or job.options.keep_raw:
+        if job.release.local is not None or job.build.options.keep_raw:
             return
         opening, work = {file.path for file in opening_files(job.release)}, job.work(self.settings)
         done = [
@@ -232,7 +231,7 @@ class ConvertShard:
                 path = place
                 own, opening = files_of(job.release, shard), opening_files(job.release)
                 fetched = fetch_files(opening, settings, path, notes)
-                new = fetch_files(own, settings, path, notes, force=job.options.force)
+                new = fetch_files(own, settings, path, notes, force=job.build.options.force)
                 stack.enter_context(
                     forget_damaged((*fetched, *new), (*opening, *own), settings, self.stay)
                 )
@@ -242,7 +241,7 @@ class ConvertShard:
 
             def fetch(some: Sequence[RemoteFile]) -> None:
                 nonlocal files
-                more = fetch_files(some, settings, place, notes, force=job.options.force)
+                more = fetch_files(some, settings, place, notes, force=job.build.options.force)
                 stack.enter_context(forget_damaged(more, some, settings, self.stay))
                 files += tuple(map(describe_file, more))
 
@@ -250,9 +249,9 @@ class ConvertShard:
             first = episodes[0] if episodes else 0
             if first and shard.episodes is None and (seen := process.count(shard)) <= first:
                 return ShardRecord(seen, 0, files)
-            options = replace(job.options, episodes=episodes)
-            written, build_job = 0, replace(job.build, files=files)
-            with process.writing(build_job, options, 1, attempt / "dataset", shard) as build:
+            options = replace(job.build.options, episodes=episodes)
+            written, build_job = 0, replace(job.build, files=files, options=options)
+            with process.writing(build_job, 1, attempt / "dataset", shard) as build:
                 try:
                     while done := build.step():
                         written += done
@@ -273,9 +272,9 @@ class ShardedRun:
 
     def list_tasks(self) -> list[Task]:
         """List the tasks, in order, up to the first whose range is not yet known."""
-        if self.job.options.episodes is None:
+        if self.job.build.options.episodes is None:
             return [(number, None) for number in range(len(self.job.shards))]
-        first, stop = self.job.options.episodes
+        first, stop = self.job.build.options.episodes
         tasks: list[Task] = []
         before = 0
         for number, shard in enumerate(self.job.shards):
@@ -356,7 +355,7 @@ class ShardedRun:
             seen = sum(shard.episodes or 0 for shard in job.shards)
             seen = seen or sum(record.seen for record in records)
             skipped = [Skipped(**entry) for record in records for entry in record.skipped]
-            raise NoEpisodesError.among(seen, skipped, job.options.episodes)
+            raise NoEpisodesError.among(seen, skipped, job.build.options.episodes)
         folders = list(map(self.work.shard, parts))
         names = [f"shard {shown(job.shards[number].name)}" for number in parts]
         recover(dataset, job.build.destination)
@@ -366,7 +365,7 @@ class ShardedRun:
 
     def clear(self) -> None:
         """Delete the work folder, and the raw files of all shards unless they are kept."""
-        _clear(self.work, self.settings, None if self.job.options.keep_raw else self._stay)
+        _clear(self.work, self.settings, None if self.job.build.options.keep_raw else self._stay)
 
     def says_what_is_kept(self) -> AbstractContextManager[None]:
         """After a failure, tell how many finished shards are kept."""
@@ -398,7 +397,7 @@ class ShardedRun:
         """Return the manifest of the whole, without tables, counts and the notes of shards."""
         manifests = [read_manifest(folder) for folder in folders]
         job, notes = self.job, list[str]()
-        if job.options.episodes is None:
+        if job.build.options.episodes is None:
             for what in ("transitions", "episodes"):
                 stated, found = getattr(job, what), sum(one.counts[what] for one in manifests)
                 if stated not in {None, found}:
@@ -436,13 +435,13 @@ def convert_whole(
 
     `process` has the raw data, or the files needed to open them; `folder` is for staging.
     """
-    release, job, options = build.release, build.job, build.options
+    release, job = build.release, build.job
     opened = process.open(partial(open_release, job.adapter, release))
     if divide or release.opening is not None or len(opened.shards) > 1:
         for warning in opened.warnings:
             progress.note(warning)
-        return ShardedJob.of(job, release, opened, options)
-    with process.writing(job, options, settings.workers, folder) as writing:
+        return ShardedJob.of(job, release, opened)
+    with process.writing(job, settings.workers, folder) as writing:
         finish_and_publish(writing, job, progress, folder)
     return None
 

@@ -35,10 +35,8 @@ class Here:
         return getattr(self._conversion, name)
 
     @contextmanager
-    def writing(
-        self, job: Any, options: Any, workers: int, folder: Path, shard: Any = None
-    ) -> Iterator[Any]:
-        self._conversion.begin(job, options, workers, folder, shard)
+    def writing(self, job: Any, workers: int, folder: Path, shard: Any = None) -> Iterator[Any]:
+        self._conversion.begin(job, workers, folder, shard)
         build = self._conversion._build
         assert build is not None
         with build:

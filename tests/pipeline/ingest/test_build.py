@@ -28,9 +28,9 @@ def make(raw: ToyRaw, settings: Settings, options: Options | None = None) -> Pat
     target = parse_id("local:toy@1")
     destination = settings.root / target.folder / "1"
     with staging_folder(settings.staging, target.folder, destination) as staging:
-        job = BuildJob(target, "toy", "compact", destination)
+        job = BuildJob(target, "toy", "compact", destination, options or Options())
         folder = staging / "dataset"
-        with DatasetBuild(raw, job, options or Options(), 1, folder) as begun:
+        with DatasetBuild(raw, job, 1, folder) as begun:
             finish_and_publish(begun, job, SILENT, folder)
     return destination
 
@@ -49,7 +49,7 @@ def test_a_dataset_appears_whole(settings: Settings) -> None:
 def test_a_finished_build_changes_nothing(settings: Settings, tmp_path: Path) -> None:
     """The next step is requested before the answer to the last one is read."""
     job = BuildJob(parse_id("local:toy@1"), "toy", "compact", tmp_path / "published")
-    with DatasetBuild(ToyRaw((2, 3)), job, Options(), 1, tmp_path) as begun:
+    with DatasetBuild(ToyRaw((2, 3)), job, 1, tmp_path) as begun:
         assert sum(iter(begun.step, 0)) == 2
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in files]
@@ -105,6 +105,6 @@ def test_warnings_of_batches_are_told(settings: Settings, tmp_path: Path) -> Non
     notes = Notes()
     target = parse_id("local:toy@1")
     job = BuildJob(target, "toy", "compact", settings.root / target.folder / "1")
-    with DatasetBuild(Warns((1, 2)), job, Options(), 1, tmp_path / "dataset") as begun:
+    with DatasetBuild(Warns((1, 2)), job, 1, tmp_path / "dataset") as begun:
         finish_and_publish(begun, job, notes, tmp_path / "dataset")
     assert notes.told == ["look at 0", "look at 1"]

@@ -17,7 +17,6 @@ from offline_data.base.errors import AccessError, FormatError, NoSpaceError, Off
 from offline_data.base.ids import parse_id
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.joining import concatenate
-from offline_data.formats.options import Options
 from offline_data.pipeline.ingest import build
 from offline_data.pipeline.ingest.build import BuildJob, read_parts
 from offline_data.pipeline.ingest.conversion import ConversionProcess
@@ -53,7 +52,7 @@ def convert(opened: Any) -> None:
     job = BuildJob(parse_id("local:x@1"), "toy", "compact", Path("nowhere"))
     with ConversionProcess(Path("some/raw.hdf5")) as process:
         process.open(opened)
-        with process.writing(job, Options(), 1, Path("nowhere")):
+        with process.writing(job, 1, Path("nowhere")):
             pytest.fail("it was opened")
 
 

@@ -147,7 +147,7 @@ def test_a_plan_has_all_options(settings: Settings, plan: Path) -> None:
     plan.write_text(json.dumps(value))
     before = ShardPlan.read(plan)
     assert before.job is not None
-    assert before.job.options == replace(options, allow_changed=False)
+    assert before.job.build.options == replace(options, allow_changed=False)
 
 
 @pytest.mark.slow
