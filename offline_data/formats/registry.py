@@ -43,6 +43,7 @@ _SPECIAL = {
 
 _BUILT_IN = {
     "agilerl": "offline_data.formats.d4rl.agilerl:AgileRL",
+    "aloha": "offline_data.formats.aloha:Aloha",
     "atari_dqn": "offline_data.formats.atari_dqn.source:AtariDQN",
     "calvin": "offline_data.formats.calvin:Calvin",
     "d3rlpy": "offline_data.formats.d3rlpy.source:D3rlpy",
@@ -52,6 +53,7 @@ _BUILT_IN = {
     "files": "offline_data.formats.files.source:Files",
     "gen_dgrl": "offline_data.formats.gen_dgrl:GenDGRL",
     "hf": "offline_data.text.source:HubText",
+    "imitation": "offline_data.formats.imitation:Imitation",
     "katakomba": "offline_data.formats.katakomba:Katakomba",
     "lerobot": "offline_data.formats.lerobot.source:LeRobot",
     "libero": "offline_data.formats.robomimic.source:Libero",

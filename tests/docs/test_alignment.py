@@ -29,12 +29,14 @@ from tests.formats.test_torchrl import ACTIONS, write
 from tests.remedy import assert_none
 from tests.toys import (
     agilerl,
+    aloha,
     atari,
     calvin,
     d4rl,
     diffusion_policy,
     files,
     gen_dgrl,
+    imitation,
     katakomba,
     lerobot,
     maniskill,
@@ -103,11 +105,18 @@ FLAT: dict[str, Key] = {
     "terminals": TERMINATED,
     "timeouts": TRUNCATED,
 }
+IMITATION: dict[str, Key] = {"obs": OBS, "acts": ACTION, "rews": REWARD}
 
 
 def make_agilerl(folder: Path) -> list[Example]:
     path = agilerl.write_agilerl(folder / "x") / "data" / "main_data.hdf5"
     return [Example(h5(path, rows=slice(11, 14)), FLAT, read("agilerl", folder / "x"), 3)]
+
+
+def make_aloha(folder: Path) -> list[Example]:
+    path = aloha.write_aloha(folder / "x")
+    leaves: dict[str, Key] = {"observations/qpos": ("observation", "qpos"), "action": ACTION}
+    return [Example(h5(path / "episode_0.hdf5"), leaves, read("aloha", path))]
 
 
 def make_atari_dqn(folder: Path) -> list[Example]:
@@ -192,6 +201,13 @@ def make_gen_dgrl(folder: Path) -> list[Example]:
         "observations": OBS, "actions": ACTION, "rewards": REWARD, "dones": TERMINATED,
     }  # fmt: skip
     return [Example(gen_dgrl.toy_arrays(0, 4), leaves, read("gen_dgrl", archive))]
+
+
+def make_imitation(folder: Path) -> list[Example]:
+    path = imitation.write_imitation(folder / "x.npz")
+    count = imitation.LENGTHS[0]
+    columns = {name: np.load(path)[name][: count + (name == "obs")] for name in IMITATION}
+    return [Example(columns, IMITATION, read("imitation", path))]
 
 
 def make_katakomba(folder: Path) -> list[Example]:

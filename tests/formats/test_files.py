@@ -17,7 +17,12 @@ import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError, UsageError
 from offline_data.formats.base import Release
-from offline_data.formats.files.mapping import FileMapping, MappingQuestionError, read_mapping
+from offline_data.formats.files.mapping import (
+    NUMBERINGS,
+    FileMapping,
+    MappingQuestionError,
+    read_mapping,
+)
 from offline_data.formats.files.source import Files
 from offline_data.pipeline.ingest import Options, convert, inspect_files
 from offline_data.store.reader import DatasetReader, open_reader
@@ -59,7 +64,10 @@ WAYS: dict[str, Any] = {
     "lengths": {"lengths": "len", "terminated": "term"},
     "offsets": {"offsets": "ends", "terminated": "term"},
     "offsets from 0": {"offsets": "ends", "terminated": "term"},
+    "cuts": {"cuts": "cuts", "terminated": "term"},
 }
+OF_EPISODES = {"lengths", "offsets", "offsets from 0", "cuts"}
+"""Those whose arrays have a value for each episode."""
 FINALS = ["missing", "next_array", "last_row", "extra_row"]
 
 
@@ -74,6 +82,8 @@ def with_way(rows: list[Arrays], way: str) -> Arrays:
         arrays["len"] = np.array(counts)
     elif way.startswith("offsets"):
         arrays["ends"] = np.cumsum([0, *counts])[way == "offsets" :]
+    elif way == "cuts":
+        arrays["cuts"] = np.cumsum([len(one["act"]) for one in rows[:-1]])
     return arrays
 
 
@@ -83,7 +93,7 @@ def mapping_of(suffix: str, final: str, ends: dict[str, str], **more: Any) -> Fi
         leaves["next/observation"] = ["next_obs_0", "next_obs_1"] if suffix == "csv" else "next_obs"
     if final == "last_row":
         more["reward_of"] = "row_before"
-        own = set(ends) & {"episode", "lengths", "offsets"} or "each" in more
+        own = set(ends) & {*NUMBERINGS} or "each" in more
         ends = {**ends, "flags_of": "row_before"} if own else ends
     given = {"leaves": leaves, "final_observation": final, "ends": ends, **more}
     return read_mapping(given)
@@ -124,7 +134,7 @@ def check(reader: DatasetReader, final: str, episodes: list[Arrays] = EPISODES) 
 def test_each_format_by_each_way_to_end_episodes(
     tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
 ) -> None:
-    if suffix in TABLES and (way[:7] in {"lengths", "offsets"} or final == "extra_row"):
+    if suffix in TABLES and (way in OF_EPISODES or final == "extra_row"):
         pytest.skip("all columns of a table have as many rows")
     path = WRITERS[suffix](tmp_path / f"x.{suffix}", with_way(as_rows(EPISODES, final), way))
     reader = stored(path, mapping_of(suffix, final, WAYS[way]), settings)
@@ -151,6 +161,32 @@ def test_a_file_for_each_episode(
     ends = {"terminated": "term", "truncated": "trunc"}
     reader = stored(folder, mapping_of(suffix, final, ends, each=f"ep_*.{suffix}"), settings)
     check(reader, final, episodes)
+
+
+@pytest.mark.parametrize("final", FINALS)
+@pytest.mark.parametrize("way", ["lengths", "cuts"])
+def test_flags_of_episodes(tmp_path: Path, way: str, final: str, settings: Settings) -> None:
+    arrays = with_way(as_rows(EPISODES, final), way)
+    arrays["ended"] = np.array([one["term"][-1] for one in EPISODES])
+    path = write_npz(tmp_path / "x.npz", arrays)
+    ends = {**WAYS[way], "terminated": "ended", "flags_of": "episode"}
+    mapping = mapping_of("npz", final, WAYS[way])
+    given = {**mapping.to_json(), "ends": ends}
+    check(stored(path, read_mapping(given), settings), final)
+    given["ends"] = {**ends, "terminated": "term"}
+    with pytest.raises(
+        UsageError, match=r"ends.terminated: 'term' has .* expected 3, one for each"
+    ):
+        stored(path, read_mapping(given), settings, force=True)
+
+
+def test_flags_of_parts(tmp_path: Path, settings: Settings) -> None:
+    """A group for each episode, with a single flag."""
+    groups = [{**one, "ended": np.asarray(one["term"][-1])} for one in EPISODES]
+    arrays = {f"ep_{n}/{k}": v for n, one in enumerate(groups) for k, v in one.items()}
+    path = write_h5(tmp_path / "x.h5", arrays)
+    ends = {"terminated": "ended", "flags_of": "episode"}
+    check(stored(path, mapping_of("h5", "extra_row", ends, each="ep_*"), settings), "extra_row")
 
 
 @pytest.mark.parametrize("suffix", ["h5", "npz", "npy", "zarr", "pt"])

@@ -16,7 +16,7 @@ from offline_data.formats.base import Release
 from offline_data.formats.registry import get_source, source_accepting
 from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import DatasetReader, open_reader
-from tests.toys import katakomba, maniskill, robomimic, roboset
+from tests.toys import aloha, katakomba, maniskill, robomimic, roboset
 from tests.toys.files import write_h5, write_npz
 
 D4RL = ("observations", "actions", "rewards", "terminals")
@@ -24,6 +24,7 @@ SMALLEST: dict[str, dict[str, tuple[str, ...]]] = {
     "npz": {
         "d4rl": D4RL,
         "dsrl": (*D4RL, "costs"),
+        "imitation": ("obs", "acts", "terminal", "indices"),
         "neorl": ("obs", "action", "reward", "done"),
         "ogbench": ("observations", "actions", "terminals"),
         "vd4rl": ("image", "action", "reward", "discount", "is_first"),
@@ -111,10 +112,13 @@ def test_recognised(tmp_path: Path, kind: str, names: tuple[str, ...], source: s
 
 
 @pytest.mark.parametrize("foreign", ["observations", "data_table", "mine"])
-@pytest.mark.parametrize("source", ["katakomba", "maniskill", "robomimic", "roboset"])
+@pytest.mark.parametrize("source", ["aloha", "katakomba", "maniskill", "robomimic", "roboset"])
 def test_groups_with_a_foreign_array(tmp_path: Path, source: str, foreign: str) -> None:
     path = tmp_path / "x.hdf5"
-    if source == "katakomba":
+    if source == "aloha":
+        aloha.write_episode(path, aloha.toy_episode(0, 3))
+        foreign = foreign.replace("observations", "observation")
+    elif source == "katakomba":
         katakomba.write_katakomba(path, {0: katakomba.toy_game(0, 4)})
     elif source == "maniskill":
         maniskill.write_maniskill(path, {0: maniskill.toy_trajectory(0, 3)})

@@ -76,6 +76,7 @@ NEAR = [
     (("npz",), (*D4RL[:2], "terminals", "timeouts"), "nearly D4RL, but has no rewards"),
     (("npz",), ("obs", "action", "reward"), "nearly NeoRL-2, but has no done"),
     (("npz",), ("image", "action", "reward", "discount"), "nearly V-D4RL, but has no is_first"),
+    (("npz",), ("obs", "acts", "terminal"), "nearly imitation, but has no indices"),
     (("npz", "HDF5"), ("obs", "act", "rew"), "no known format has these arrays"),
     (("npz", "HDF5"), ("x",), "no known format has these arrays"),
 ]

@@ -19,6 +19,7 @@ from tests.formats.test_d3rlpy import write_dump, write_flat
 from tests.formats.test_flat_sources import flat_arrays, write_dsrl, write_neorl
 from tests.frozen.values import Digests, digest, of_batch
 from tests.toys.agilerl import write_agilerl
+from tests.toys.aloha import write_aloha
 from tests.toys.atari import write_replay_log
 from tests.toys.buffers import BOX, play
 from tests.toys.buffers import write_dump as write_buffer
@@ -27,6 +28,7 @@ from tests.toys.d4rl import ToyD4RL, write_published
 from tests.toys.diffusion_policy import toy_arrays as toy_zarr
 from tests.toys.diffusion_policy import write_zarr
 from tests.toys.gen_dgrl import toy_files, write_archive
+from tests.toys.imitation import write_imitation
 from tests.toys.katakomba import toy_game, write_katakomba
 from tests.toys.lerobot import write_lerobot
 from tests.toys.maniskill import toy_trajectory, write_maniskill
@@ -89,6 +91,7 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
         {"keep_episodes": True},
     ),
     "agilerl": ("agilerl", write_agilerl, {}),
+    "aloha": ("aloha", partial(write_aloha, images="padded", mobile=True), {}),
     "atari_dqn": ("atari_dqn", _atari, {}),
     "calvin": ("calvin", write_calvin, {}),
     "diffusion_policy": (
@@ -98,6 +101,7 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any]]] = {
     ),
     "dsrl": ("dsrl", lambda to: write_dsrl(to / "x.hdf5", flat_arrays()), {}),
     "gen_dgrl": ("gen_dgrl", _gen_dgrl, {}),
+    "imitation": ("imitation", lambda to: write_imitation(to / "x.npz"), {}),
     "katakomba": (
         "katakomba",
         lambda to: write_katakomba(to / "x.hdf5", {n: toy_game(n, 2 + n) for n in (1, 2, 12)}),

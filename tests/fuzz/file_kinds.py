@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.formats.files.mapping import dump_toml, read_mapping
-from tests.formats.test_files import LEAVES, WAYS, as_rows, mapping_of, with_way
+from tests.formats.test_files import LEAVES, OF_EPISODES, WAYS, as_rows, mapping_of, with_way
 from tests.fuzz.mutations import spoil_bytes, spoil_json
 from tests.fuzz.project_kinds import formed
 from tests.fuzz.source_kinds import Leaves, Truth, after_hdf5, source_kind
 from tests.toys.files import TABLES, WRITERS, toy_episodes
+from tests.toys.imitation import toy_arrays
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,7 @@ def _make_files(random: Random, folder: Path) -> Truth:
     suffix = random.choice([*WRITERS, "h5", "pt"])
     final = random.choice(("missing", "next_array", "last_row", "extra_row"))
     way = random.choice(list(WAYS))
-    if suffix in TABLES and (way[:7] in {"lengths", "offsets"} or final == "extra_row"):
+    if suffix in TABLES and (way in OF_EPISODES or final == "extra_row"):
         final, way = "missing", "episode"
     rows = as_rows(toy_episodes((3, 1, 4)), final)
     each = suffix not in TABLES and random.random() < 0.3
@@ -159,7 +160,50 @@ def _make_shards(random: Random, folder: Path) -> Truth:
     )
 
 
+def _make_imitation(random: Random, folder: Path) -> Truth:
+    lengths = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+    arrays = toy_arrays(rewards=random.random() < 0.7, lengths=lengths)
+    what = random.choice(("none", "indices", "indices", "terminal", "rows", "bytes"))
+    indices: Any = arrays["indices"].copy()
+    if what == "indices" and random.random() < 0.3:
+        indices = indices[:-1] if random.random() < 0.5 else np.append(indices, sum(lengths))
+    elif what == "indices" and len(indices):
+        odd = (0, -1, 1, 3, sum(lengths), 2**62, -(2**63), 2**63 - 1, float("nan"))
+        value = random.choice(odd)
+        indices = indices.astype(float) if value != value else indices  # noqa: PLR0124
+        indices[random.randrange(len(indices))] = value
+    elif what == "terminal":
+        arrays["terminal"] = np.resize(arrays["terminal"], random.randint(0, 5))
+    elif what == "rows":
+        name = random.choice([name for name in arrays if name not in {"infos", "indices"}])
+        arrays[name] = np.resize(arrays[name], (random.randint(0, 9), *arrays[name].shape[1:]))
+    arrays["indices"] = indices
+    path = folder / "in.npz"
+    (np.savez_compressed if random.random() < 0.5 else np.savez)(path, **arrays)
+    if what == "bytes":
+        path.write_bytes(spoil_bytes(random, path.read_bytes(), head=512))
+        return Truth(known=False)
+    rows, count = len(arrays["acts"]), len(indices) + 1
+    whole = not len(indices) or indices.dtype.kind == "i"
+    bounds = np.array([0, *(indices if whole else []), rows], object)
+    sizes = {"rews": rows, "terminal": count, "obs": rows + count}
+    fits = all(len(arrays[name]) == size for name, size in sizes.items() if name in arrays)
+    if not (whole and fits and all(np.diff(bounds) > 0)):
+        return Truth([], changed=True)
+    episodes: list[tuple[Leaves | None, bool]] = []
+    for e, (a, b) in enumerate(pairwise(bounds.tolist())):
+        last = np.arange(b - a) == b - a - 1
+        leaves: Leaves = {("action",): arrays["acts"][a:b]}
+        leaves["observation",] = arrays["obs"][a + e : b + e + 1]
+        leaves["next", "terminated"] = last & arrays["terminal"][e]
+        if "rews" in arrays:
+            leaves["next", "reward"] = arrays["rews"][a:b]
+        episodes.append((leaves, False))
+    return Truth(episodes, changed=False)
+
+
 FILE_KINDS = (
+    source_kind("imitation", "imitation", _make_imitation),
     source_kind("files", "files", _make_files, more=("--mapping", "case/map.toml")),
     source_kind("foreign", "", _make_foreign),
     source_kind("tables", "files", _make_shards, more=("--mapping", "case/map.toml")),

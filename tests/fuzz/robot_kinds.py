@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.fuzz.mutations import spoil_bytes, spoil_json_file
 from tests.fuzz.source_kinds import REFUSED, Leaves, Truth, after_hdf5, source_kind
+from tests.toys.aloha import write_aloha
 from tests.toys.buffers import BOX, cut, play, write_dump
 from tests.toys.calvin import RANGES, SAID, toy_step, write_calvin
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr, write_zip
@@ -60,6 +61,29 @@ def _trajectories(files: list[Path]) -> list[Leaves]:
             truncated = np.array(group["truncated"][()] != 0)
             truncated[-1] |= not told["next", "terminated"][-1]
             told["next", "truncated"] = truncated
+            found.append(told)
+    return found
+
+
+def _make_aloha(random: Random, folder: Path) -> Truth:
+    images = random.choice(("raw", "padded", "ragged"))
+    path = write_aloha(folder / "in", images, mobile=random.random() < 0.5)
+    files = sorted(path.iterdir(), key=lambda file: int(file.stem[8:]))
+    return after_hdf5(random, folder, files, _recordings)
+
+
+def _recordings(files: list[Path]) -> list[Leaves]:
+    """Read recordings by h5py, without their images."""
+    import h5py
+
+    found: list[Leaves] = []
+    for path in files:
+        with h5py.File(path) as file:
+            names = {"qpos": "observations/qpos", "qvel": "observations/qvel"}
+            told: Leaves = {("action",): file["action"][()]}
+            for leaf, name in names.items():
+                values = file[name][()]
+                told["observation", leaf] = np.concatenate([values, values[-1:]])
             found.append(told)
     return found
 
@@ -247,6 +271,7 @@ def _make_torchrl(random: Random, folder: Path) -> Truth:
 
 
 ROBOT_KINDS = (
+    source_kind("aloha", "aloha", _make_aloha),
     source_kind("calvin", "calvin", _make_calvin),
     source_kind("katakomba", "katakomba", _make_katakomba),
     source_kind("maniskill", "maniskill", _make_maniskill),

@@ -8,35 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.file_kinds import FILE_KINDS
+from tests.fuzz.lerobot_kinds import LEROBOT_KINDS
+from tests.fuzz.robot_kinds import ROBOT_KINDS
+from tests.fuzz.source_kinds import SOURCE_KINDS
+
 ROOT = Path(__file__).parents[2]
 
-ONE_EACH = (
-    "rlds",
-    "webdataset",
-    "atari",
-    "gendgrl",
-    "vd4rl",
-    "ogbench",
-    "robomimic",
-    "lerobot",
-    "maniskill",
-    "calvin",
-    "katakomba",
-    "zarr",
-    "files",
-    "foreign",
-    "tables",
-    "roboset",
-    "openml",
-    "text",
-)
+FORMATS = (*SOURCE_KINDS, *ROBOT_KINDS, *LEROBOT_KINDS, *FILE_KINDS)
 CASES = dict.fromkeys(
     ("d4rl", "hdf5", "minari", "archive", "files", "manifest", "settings", "buffer", "recording"), 1
 )
 """Cases of each kind in the default run."""
 MORE_CASES = (
     {"d4rl": 30, "d4rl-bytes": 20, "hdf5": 10, "http": 8, "minari": 36, "archive": 40}
-    | dict.fromkeys(ONE_EACH, 1)
+    | dict.fromkeys((kind.name for kind in FORMATS), 1)
     | {"hub": 8, "bucket": 4, "pull": 24, "shards": 12},
     {"manifest": 22, "settings": 14, "plan": 6, "buffer": 40, "derived": 24, "recipe": 20}
     | {

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.base.errors import FormatError, UsageError
-from offline_data.base.plurals import plural
 from offline_data.episode import Dropped, EpisodeBatch
 from offline_data.episode.assembly import assemble
 from offline_data.episode.autoreset import undo_autoreset
@@ -33,7 +32,7 @@ from offline_data.episode.fields import Key, join_key, split_key
 from offline_data.episode.joining import concatenate, join_episodes
 from offline_data.formats.base import PART_BYTES, RawDataset, Shard, SourceInfo
 from offline_data.formats.files.images import ImageArrays
-from offline_data.formats.files.layout import Layout
+from offline_data.formats.files.layout import WHOSE, Layout
 from offline_data.formats.files.mapping import MappingQuestionError
 from offline_data.formats.files.rows import JoinedArrays
 from offline_data.raw.arrays import open_arrays
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.formats.files.mapping import FileMapping, RowOf
+    from offline_data.formats.files.mapping import FileMapping
     from offline_data.raw.arrays import Arrays, Block
 
 JUMPS = (
@@ -69,6 +68,8 @@ class MappedEpisodes(RawDataset):
     info: SourceInfo
     keep_episodes: bool = False
     skip_bad: bool = False
+    whose: str = WHOSE
+    """Whose mapping it is, for messages."""
 
     def shards(self) -> Sequence[Shard]:
         """Return the only shard."""
@@ -80,7 +81,7 @@ class MappedEpisodes(RawDataset):
         with open_files(self.path) as arrays:
             parts = find_parts(arrays, mapping.each)
             with open_part(arrays, parts, mapping) as opened:
-                first = Layout(opened, mapping)
+                first = Layout(opened, mapping, self.whose)
                 used = {name for name, _ in first.names} | {*mapping.episodes.values()}
                 used |= {*mapping.ends.arrays.values()}
                 left = [
@@ -123,7 +124,7 @@ class MappedEpisodes(RawDataset):
             raise FormatError(error.message, hint=error.shell_hint) from error
 
     def _read_part(self, arrays: Arrays) -> Iterator[EpisodeBatch]:
-        batches = read_episodes(Layout(arrays, self.mapping), keep=self.keep_episodes)
+        batches = read_episodes(Layout(arrays, self.mapping, self.whose), keep=self.keep_episodes)
         if self.mapping.autoreset is None:
             return batches
         return undo_autoreset(batches, self.mapping.autoreset)
@@ -195,7 +196,7 @@ def read_runs(
             yield slice(*run), rows
 
 
-def steps_of(values: Any, lengths: NDArray[np.int64], row: RowOf | None = None) -> Any:
+def steps_of(values: Any, lengths: NDArray[np.int64], row: str | None = None) -> Any:
     """Return the rows of steps of a column that may have one for each state, `[N + E, …]`.
 
     Of these, the first row of each episode is left out if `row` is `row_before`, else the last one.
@@ -226,14 +227,7 @@ def read_episodes(layout: Layout, *, keep: bool) -> Iterator[EpisodeBatch]:
 def _read_facts(layout: Layout) -> dict[Key, NDArray[Any]]:
     found = {}
     for leaf, name in layout.mapping.episodes.items():
-        layout.column(name, f"episodes.{leaf}")
-        values = np.atleast_1d(layout.arrays.read(name))
-        if len(values) != len(layout.lengths):
-            raise UsageError(
-                f"The mapping's episodes.{leaf}: {name!r} has {plural(len(values), 'row')}, expected "
-                f"{len(layout.lengths):,}, one for each episode"
-            )
-        found[split_key(leaf)] = values
+        found[split_key(leaf)] = layout.read_one_each(name, f"episodes.{leaf}")
     if (
         layout.numbers is not None
         and layout.mapping.ends.episode not in layout.mapping.episodes.values()
@@ -266,14 +260,17 @@ def _batch_of(
         else:
             (before if key[0] == "observation" or len(values) > count else steps)[key] = values
     _check_alike(before, after)
-    row = mapping.ends.flags_of if not layout.flags_end else "row_before"
+    of = mapping.ends.flags_of if not layout.flags_end else "row_before"
     marks = {
-        field: steps_of(layout.as_flags(columns[name], 1, field), lengths, row)
-        for field, name in mapping.ends.flags.items()
+        field: steps_of(layout.as_flags(columns[name], 1, field), lengths, of)
+        for field, name in layout.flags.items()
     }
     ends = np.zeros(count, bool)
     ends[np.cumsum(lengths) - 1] = True
     nothing = np.zeros_like(ends)
+    for field, values in layout.flags_of_episodes.items():
+        marks[field] = nothing.copy()
+        marks[field][ends] = values[run]
     done, terminated, truncated = (
         marks.get(kind, nothing) for kind in ("done", "terminated", "truncated")
     )

@@ -3,7 +3,7 @@
 ```
 rows of a part                 0    1    2    3    4    5
 ends.episode                   7    7    7    9    9    9     ends where the number changes
-ends.lengths, ends.offsets               3              3     ends where they say
+lengths, offsets, cuts                   3              3     ends where they say
 ends.done, or the other flags  .    .    X    .    .    .     ends at a flag
 the part itself                                         X     always ends
 ```
@@ -26,7 +26,7 @@ from offline_data.base.plurals import plural
 from offline_data.episode.cut import lengths_of, runs_within
 from offline_data.episode.fields import join_key, split_key
 from offline_data.formats.base import PART_BYTES
-from offline_data.formats.files.mapping import MappingQuestionError
+from offline_data.formats.files.mapping import NUMBERINGS, MappingQuestionError
 from offline_data.formats.files.rows import OrderedArrays, order_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from offline_data.formats.files.mapping import FileMapping, Final
     from offline_data.raw.arrays import Arrays, NamedArray
 
+WHOSE = "The mapping's"
 _FINAL = {
     "missing": "not in the files: every row is a step",
     "last_row": "the last row of an episode, whose action is not used",
@@ -76,17 +77,21 @@ class Layout:
         arrays: The arrays, with the rows of an episode one after the other.
         final: Place of the final observation.
         lengths: `[E]` steps of each episode.
+        whose: Whose mapping it is, for messages.
+        flags_of_episodes: `[E]` flags by field, where they have one value for each episode.
         names: Arrays to read, each with its place in the mapping for messages.
+        flags: Arrays of flags of rows by field; those of episodes are not among them.
         numbers: `[E]` names of episodes, where rows have them and they are not 0, 1, 2, … or 1, 2, …
         numbered: Whether `ends` has a numbering, which decides where episodes end.
     """
 
     numbers: NDArray[Any] | None = None
 
-    def __init__(self, arrays: Arrays, mapping: FileMapping) -> None:
-        self.arrays, self.mapping = arrays, mapping
-        self.numbered = any(vars(mapping.ends)[field] for field in _NUMBERINGS)
-        self.keys, flags = mapping.keys, mapping.ends.flags
+    def __init__(self, arrays: Arrays, mapping: FileMapping, whose: str = WHOSE) -> None:
+        self.arrays, self.mapping, self.whose = arrays, mapping, whose
+        self.numbered = any(vars(mapping.ends)[field] for field in NUMBERINGS)
+        self.keys = mapping.keys
+        self.flags = flags = {} if mapping.ends.flags_of == "episode" else mapping.ends.flags
         listed = (leaf for leaf, names in mapping.leaves.items() if not isinstance(names, str))
         self.stacked = set(map(split_key, listed))
         self.names = [(n, f"leaves.{join_key(key)}") for key in self.keys for n in self.keys[key]]
@@ -103,6 +108,9 @@ class Layout:
         self.lengths = self._find_lengths()
         self._check_rows()
         self._ask(flagged)
+        own = () if flags else mapping.ends.flags.items()
+        read = {field: self.read_one_each(name, f"ends.{field}") for field, name in own}
+        self.flags_of_episodes = {field: self.as_flags(read[field], 1, field) for field in read}
 
     # ---- what the arrays are ---------------------------------------------------------------------
 
@@ -110,14 +118,25 @@ class Layout:
         column = self.arrays.columns.get(name)
         if column is None:
             raise UsageError(
-                f"The mapping's {place} is {name!r}; {self.arrays.path} has no such array",
+                f"{self.whose} {place} is {name!r}; {self.arrays.path} has no such array",
                 hint=did_you_mean(name, self.arrays.columns) or self._list_arrays(),
             )
         if column.problem:
             raise FormatError(
-                f"The mapping's {place}: {name!r} of {self.arrays.path} {column.problem}"
+                f"{self.whose} {place}: {name!r} of {self.arrays.path} {column.problem}"
             )
         return column
+
+    def read_one_each(self, name: str, place: str) -> NDArray[Any]:
+        """Read an array of one value for each episode, `[E, …]`; of one episode, also a single value."""
+        self.column(name, place)
+        values = np.atleast_1d(self.arrays.read(name))
+        if len(values) != len(self.lengths):
+            raise UsageError(
+                f"{self.whose} {place}: {name!r} has {plural(len(values), 'row')}, expected "
+                f"{len(self.lengths):,}, one for each episode"
+            )
+        return values
 
     def _list_arrays(self) -> str:
         names = list(self.arrays.columns)[:12]
@@ -135,7 +154,7 @@ class Layout:
             for name in names if key[0] in {"action", "next"} else ():
                 if self.described[name].dtype == object:
                     raise FormatError(
-                        f"The mapping's leaves.{join_key(key)}: {name!r} of {self.arrays.path} is text, "
+                        f"{self.whose} leaves.{join_key(key)}: {name!r} of {self.arrays.path} is text, "
                         "expected numbers"
                     )
 
@@ -152,7 +171,7 @@ class Layout:
         for (name, place), one in zip(self.names, shapes, strict=True):
             if len(one) < least:
                 raise UsageError(
-                    f"The mapping's {place}: {name!r} has shape {list(one)}, expected "
+                    f"{self.whose} {place}: {name!r} has shape {list(one)}, expected "
                     f"{'[E, T, …]' if least == 2 else 'a row for each step'}"
                 )
         return rows == "episodes"
@@ -186,7 +205,7 @@ class Layout:
             raise UsageError(f"{said}; expected as many, or one more observation in each episode")
         if after != (given == "next_array") and (given is not None):
             raise UsageError(
-                f"The mapping's final_observation is {given!r}, and there is "
+                f"{self.whose} final_observation is {given!r}, and there is "
                 f"{'a' if after else 'no'} leaf next/observation"
             )
         if after:
@@ -204,7 +223,7 @@ class Layout:
         if size != self._acts:
             more = f", or {self._seen:,}" if self.final == "extra_row" else ""
             raise UsageError(
-                f"The mapping's {place}: {name!r} has {plural(size, 'row')}; "
+                f"{self.whose} {place}: {name!r} has {plural(size, 'row')}; "
                 f"expected {self._acts:,}{more} as the actions"
             )
         return self.final == "last_row"
@@ -223,6 +242,12 @@ class Layout:
     def _rows_of_episodes(self) -> tuple[NDArray[np.int64], bool]:
         """Return the rows `[E]` of each episode, and whether there is one for each state."""
         ends, part = self.mapping.ends, self.mapping.each is not None
+        if ends.cuts:
+            empty = self.column(ends.cuts, "ends.cuts").shape == (
+                0,
+            )  # of any dtype: numpy's is float64
+            begins = self._whole_numbers(ends.cuts, "ends.cuts") if not empty else np.empty(0, int)
+            return np.diff(begins, prepend=0, append=self._acts), self.final == "last_row"
         if ends.lengths or ends.offsets:
             name = str(ends.lengths or ends.offsets)
             rows = self._whole_numbers(name, "ends.lengths" if ends.lengths else "ends.offsets")
@@ -235,7 +260,7 @@ class Layout:
                 self._read_changes(ends.episode),
                 self.has_states(ends.episode, "ends.episode"),
             )
-        elif ends.flags:
+        elif self.flags:
             last, states = self._read_marks()
         elif part or self.mapping.parts == "episodes":
             return np.array([self._acts]), self.final == "last_row"
@@ -253,7 +278,7 @@ class Layout:
         if order is not None and not self.mapping.interleaved:
             row = int(order[np.flatnonzero(np.diff(order) != 1)[0] + 1])
             raise UsageError(
-                f"The mapping's ends.episode: {name!r} of {self.arrays.path} is "
+                f"{self.whose} ends.episode: {name!r} of {self.arrays.path} is "
                 f"{shown(numbers[row : row + 1].tolist()[0])} again in row {row}, after other numbers",
                 hint="if rows of several environments alternate, add a line: interleaved = true",
             )
@@ -275,7 +300,7 @@ class Layout:
             return
         ends, row = self.mapping.ends, int(last.argmax())
         place, name = next(
-            iter(({"episode": ends.episode} if ends.episode else ends.flags).items())
+            iter(({"episode": ends.episode} if ends.episode else self.flags).items())
         )
         why = (
             f"{self.arrays.path.name} is a part, and has an end in row {row} of {len(last):,} "
@@ -293,27 +318,25 @@ class Layout:
         why = (
             f"The mapping does not say where the episodes of {self.arrays.path} end: "
             'ends.done = "NAME" (or terminated, truncated: flags), ends.episode = "NAME" (number of the '
-            "episode), ends.lengths or ends.offsets; or each, the groups or files that are an episode. "
+            "episode), ends.lengths, ends.offsets or ends.cuts; or each, the groups or files that are an episode. "
             f"Arrays of one value a row: {names}"
         )
         return MappingQuestionError("parts", why, _WHOLE)
 
     def _padded_lengths(self) -> tuple[NDArray[np.int64], bool]:
-        ends, flags = self.mapping.ends, self.mapping.ends.flags
-        for place in ("episode", "offsets"):
+        ends = self.mapping.ends
+        for place in ("episode", "offsets", "cuts"):
             if getattr(ends, place):
-                raise UsageError(
-                    f"The mapping's ends.{place} is for rows of steps, not of episodes"
-                )
+                raise UsageError(f"{self.whose} ends.{place} is for rows of steps, not of episodes")
         count = self.described[self.names[0][0]].shape[0]
         if ends.lengths:
             rows = self._lengths_or_mask(ends.lengths)
             if len(rows) != count:
                 raise UsageError(
-                    f"The mapping's ends.lengths: {ends.lengths!r} has {plural(len(rows), 'row')}, expected {count:,}"
+                    f"{self.whose} ends.lengths: {ends.lengths!r} has {plural(len(rows), 'row')}, expected {count:,}"
                 )
             return rows, int(rows.max()) > self._acts or self.final == "last_row"
-        if flags:
+        if self.flags:
             marks, states = self._read_marks()
             return np.where(marks.any(axis=1), marks.argmax(axis=1) + 1, marks.shape[1]), states
         return self._acts - self._count_padding(count), self.final == "last_row"
@@ -325,7 +348,7 @@ class Layout:
         mask = self.arrays.read(name).reshape(column.shape[0], -1)
         if (mask[:, 1:] & ~mask[:, :-1]).any() or mask.shape[1] not in {self._acts, self._seen}:
             raise UsageError(
-                f"The mapping's ends.lengths: {name!r} is a mask {list(mask.shape)}, expected "
+                f"{self.whose} ends.lengths: {name!r} is a mask {list(mask.shape)}, expected "
                 f"[{len(mask)}, {self._acts}] with the rows of an episode first"
             )
         return np.asarray(mask.sum(axis=1), np.int64)
@@ -356,7 +379,7 @@ class Layout:
 
     def _read_marks(self) -> tuple[NDArray[np.bool_], bool]:
         """Return the rows that are marked as last ones, and whether there is one for each state."""
-        flags, axes = self.mapping.ends.flags, 1 + int(self.padded)
+        flags, axes = self.flags, 1 + int(self.padded)
         flags = {"done": flags["done"]} if "done" in flags else flags
         found = [self.as_flags(self.arrays.read(n), axes, field) for field, n in flags.items()]
         if len({one.shape for one in found}) > 1:
@@ -368,7 +391,7 @@ class Layout:
         if values.dtype.kind not in "iu" or not len(values) or int(values.max()) > self._seen:
             found = f"{values.dtype} up to {values.max()}" if len(values) else "empty"
             raise UsageError(
-                f"The mapping's {place}: {name!r} is {found}, expected whole numbers up to {self._seen:,}"
+                f"{self.whose} {place}: {name!r} is {found}, expected whole numbers up to {self._seen:,}"
             )
         return values.astype(np.int64)
 
@@ -376,13 +399,13 @@ class Layout:
         column = self.column(name, place)
         if prod(column.shape[1:]) != 1 or not column.shape:
             raise UsageError(
-                f"The mapping's {place}: {name!r} has shape {list(column.shape)}, expected [N]"
+                f"{self.whose} {place}: {name!r} has shape {list(column.shape)}, expected [N]"
             )
         return self.arrays.read(name).reshape(-1)
 
     def as_flags(self, values: NDArray[Any], axes: int, field: str) -> NDArray[np.bool_]:
         """Return values as flags, without the axes of one row."""
-        where = f"The mapping's ends.{field}: {self.mapping.ends.flags[field]!r}"
+        where = f"{self.whose} ends.{field}: {self.mapping.ends.flags[field]!r}"
         if prod(values.shape[axes:]) != 1 or values.dtype.kind not in "biuf":
             raise UsageError(
                 f"{where} has {values.dtype} {list(values.shape[axes:])} in a row, expected a flag"
@@ -424,6 +447,3 @@ class Layout:
         if ends.terminated is None and ends.otherwise is None:
             why = f"{path}: it is not known how episodes end"
             raise MappingQuestionError("ends.otherwise", why, _KINDS)
-
-
-_NUMBERINGS = ("episode", "lengths", "offsets")

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 Final: TypeAlias = Literal["missing", "last_row", "extra_row", "next_array"]
 RowOf: TypeAlias = Literal["this_row", "row_before"]
+FlagsOf: TypeAlias = Literal["this_row", "row_before", "episode"]
 Ending: TypeAlias = Literal["terminated", "truncated"]
+
+NUMBERINGS = ("episode", "lengths", "offsets", "cuts")
+"""Fields of `Ends` that decide where episodes end."""
 
 _MAX_BYTES = 1 << 20
 _EXAMPLE = "`offline-data convert PATH --inspect --out map.toml` proposes a mapping"
@@ -58,7 +62,7 @@ Pattern: TypeAlias = Annotated[
 @pickled_by_name
 @dataclass(frozen=True)
 class Ends:
-    """Arrays that say where and how episodes end; at most one of `episode`, `lengths` and `offsets`."""
+    """Arrays that say where and how episodes end; at most one of `episode`, `lengths`, `offsets` and `cuts`."""
 
     episode: Name | None = None
     """Number or name of the episode of each row."""
@@ -66,6 +70,8 @@ class Ends:
     """`[E]` rows of each episode, or a mask `[E, T]` of the rows that are not padding."""
     offsets: Name | None = None
     """`[E]` one past the last row of each episode."""
+    cuts: Name | None = None
+    """`[E − 1]` first row of each episode but the first, as `numpy.split` takes them."""
     done: Name | None = None
     """Flags of last rows, for any reason: they end episodes if none of the above does. With `episode`,
     episodes whose last row lacks the flag are truncated."""
@@ -73,20 +79,21 @@ class Ends:
     """Flags of rows after which nothing comes; without `done`, these and the next ones end episodes."""
     truncated: Name | None = None
     """Flags of rows at which a limit of time was reached."""
-    flags_of: RowOf | None = None
-    """Row whose action the flags belong to, if they have a row for each observation."""
+    flags_of: FlagsOf | None = None
+    """Row whose action the flags belong to, if they have a row for each observation; or `episode`: they
+    have one value for each episode, `[E]`, and do not say where it ends."""
     otherwise: Ending | None = None
     """End of episodes whose last row has neither flag."""
 
     def __post_init__(self) -> None:
-        given = [name for name in ("episode", "lengths", "offsets") if getattr(self, name)]
+        given = [name for name in NUMBERINGS if getattr(self, name)]
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} both say where episodes end: give one of them")
 
     @property
     def arrays(self) -> dict[str, str]:
         """All arrays by field."""
-        names = ("episode", "lengths", "offsets", "done", "terminated", "truncated")
+        names = (*NUMBERINGS, "done", "terminated", "truncated")
         return {name: array for name in names if (array := getattr(self, name)) is not None}
 
     @property
