@@ -61,6 +61,10 @@ class Refusals:
             found = f"{type(error).__name__}: {error.message} | {error.shell_hint}"
         for value, name in (names or {}).items():
             found = found.replace(str(value), name)
+        self.compare(kind, text, found)
+
+    def compare(self, kind: str, text: str, found: str) -> None:
+        """Compare what was found in a case with the table, or record it there."""
         if os.environ.get("OFFLINE_DATA_FREEZE"):
             self.known[kind][text] = found
             self.file.write_text(

@@ -45,13 +45,6 @@ def test_fix_writes_a_dataset_whose_leaves_are_shifted_back(cli: Cli, tmp_path: 
     assert "shift" in cli("info", "local:aligned", "--history").out
 
 
-def test_pairs_have_two_leaves(cli: Cli, tmp_path: Path) -> None:
-    good = write(tmp_path / "good", world(0))
-    ran = cli("align", str(good), "--pair", "observation/state")
-    assert ran.code == 2
-    assert "--pair observation/state: expected two leaves" in ran.err
-
-
 def test_a_figure_of_the_errors(cli: Cli, tmp_path: Path) -> None:
     late, file = write(tmp_path / "late", shifted(world(0), ("action",), 2)), tmp_path / "lags.svg"
     ran = cli("align", str(late), "--out", str(file))

@@ -129,24 +129,6 @@ def test_functions_have_the_options_of_the_table() -> None:
         assert own == own & inspect.signature(function).parameters.keys()
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("d4rl:x --audit 2", "Audit is '2'"),
-        ("d4rl:x --audit some", "Audit is 'some'"),
-        *((f"d4rl:x --episodes {text}", "--episodes") for text in ("7", "a:b", "1:2:3", "7:3")),
-        (f"d4rl:x --episodes 0:{'9' * 19}", "a number of 19 digits is too large"),
-        ("d4rl:ok :x", "is not a valid source"),
-        ("d4rl:ok d4rl:../x", "is not a valid name"),
-        ("d4rl:ok d4rl:x@../y", "is not a valid revision"),
-    ],
-)
-def test_invalid_arguments_ask_nothing(cli: Cli, library: Library, line: str, said: str) -> None:
-    ran = cli("download", *line.split())
-    assert (ran.code, library.asked) == (2, [])
-    assert said in ran.err
-
-
 def test_ranges_of_episodes() -> None:
     ranges = ("0:10", "5:", " :5 ", f"0:{'9' * 18}")
     expected = [(0, 10), (5, None), (None, 5), (0, 10**18 - 1)]
@@ -308,8 +290,6 @@ def test_limits_of_the_transfer_reach_it(cli: Cli, monkeypatch: pytest.MonkeyPat
     words = ("--jobs", "3", "--timeout", "2.5", "--retries", "0", "--limit-rate", "5MB")
     assert cli("download", "d4rl:pen-human-v1", "--dry-run", *words).code == 3
     assert asked == [TransferLimits(3, 2.5, 1, 5_000_000)]
-    ran = cli("download", "d4rl:pen-human-v1", "--dry-run", "--limit-rate", "0")
-    assert (ran.code, "at least one byte per second" in ran.err) == (2, True)
 
 
 def test_a_size_that_is_not_published_is_not_zero(cli: Cli) -> None:

@@ -14,7 +14,6 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.base.errors import NotFoundError
 from offline_data.testing.toy import toy_batch
 from tests.analysis.test_episodes import walks
 from tests.toys.lerobot import write_lerobot
@@ -98,8 +97,6 @@ def test_info_of_what_a_catalogue_knows(cli: Cli) -> None:
     assert (data["here"], data["command"]) == (False, f"offline-data download {name}")
     assert "licence" in ran.out
     assert (data["licence"], data["citation"][:9]) == ("CC-BY-4.0", "Justin Fu")
-    ran = cli("info", "d4rl:halfcheeta-medium-v2", "--offline", "--json")
-    assert (ran.code, ran.json["error"]["code"]) == (3, NotFoundError.code)
 
 
 def test_head(cli: Cli, toy: Path) -> None:
@@ -114,9 +111,6 @@ def test_head(cli: Cli, toy: Path) -> None:
     assert (first["index"], first["episode"], first["step"]) == (0, 0, 0)
     assert first["values"]["action"] == [-1001.0]
     assert first["values"]["observation/state"] == [1001.0] * 3
-    ran = cli("head", "local:toy", "--episode", "2")
-    assert ran.code == 3
-    assert "2 episodes" in ran.err
 
 
 def test_stats(cli: Cli, toy: Path) -> None:
@@ -160,8 +154,7 @@ def test_pictures_of_episodes(cli: Cli, tmp_path: Path) -> None:
     assert cli("replay", "local:walks", "--out", str(out)).code == 2
     before = out.read_bytes()
     assert cli("episodes", "local:walks", "--out", str(out), "--force", "--sort", "jerc").code == 3
-    assert cli("episodes", "local:walks", "--out", str(tmp_path / "quality.gif")).code == 2
-    assert [out.read_bytes(), *tmp_path.glob("*.gif")] == [before]
+    assert out.read_bytes() == before
 
 
 def test_episodes(cli: Cli, tmp_path: Path) -> None:
@@ -193,14 +186,6 @@ def test_episodes(cli: Cli, tmp_path: Path) -> None:
     titles = cli("episodes", "local:walks", "--similar", "--sort", "jerk").rows[0]
     assert titles[1:6] == ["JERK", "OUTLIERS", "NEAREST", "DISTANCE", "DUPLICATE OF"]
     assert cli("episodes", "local:walks", "-q").out == "local:walks@1\n"
-    for words, hint in (
-        (("--sort", "jerc"), "did you mean jerk?"),
-        (("--leaf", "acton"), "did you mean action?"),
-    ):
-        ran = cli("episodes", "local:walks", *words)
-        assert ran.code == 3
-        assert hint in ran.err
-    assert cli("episodes", "local:walks", "--reverse").code == 2
 
 
 def test_stats_quantiles(cli: Cli, toy: Path) -> None:
@@ -234,20 +219,6 @@ def test_sample(cli: Cli, toy: Path) -> None:
     assert data["leaves"]["next/truncated"]["shape"] == [6, 1]
     for flag in ("next/truncated", "next/done"):  # at the end of each slice
         assert data["leaves"][flag]["max"] is True
-    refused = cli("sample", "local:toy", "--batch", "7", "--slices", "2")
-    assert refused.code == 2
-    assert "must be a multiple of --slices 2" in refused.err
-    assert refused.err.endswith("hint: try --batch 6\n")
-
-
-@pytest.mark.parametrize("verb", ["info", "head", "stats", "sample", "verify"])
-def test_what_is_not_here_says_how_to_get_it(cli: Cli, toy: Path, verb: str) -> None:
-    ran = cli(verb, "local:tyo", "--offline")
-    assert (ran.code, ran.out) == (3, "")
-    assert "local:toy" in ran.err
-    assert "offline-data convert PATH tyo" in ran.err
-    ran = cli(verb, "local:../toy")
-    assert (ran.code, ran.out) == (2, "")
 
 
 def put(path: Path, kind: str) -> None:
@@ -316,13 +287,6 @@ def test_names_that_are_taken_can_be_used(cli: Cli, toy: Path, name: str) -> Non
         assert cli(verb, made.out.strip()).code == 0
     assert f"local:{name}@" in cli("list").out
     assert cli("rm", f"local:{name}", "--yes").code == 0
-
-
-@pytest.mark.parametrize("name", ["x" * 256, "x" * 100 + "/" + "y" * 200, "a@b"])
-def test_names_that_could_not_be_used_are_refused(cli: Cli, toy: Path, name: str) -> None:
-    ran = cli("convert", str(toy), name)
-    assert ran.code == 2, ran.err
-    assert cli("info", f"local:{name}").code in {2, 3}
 
 
 @pytest.mark.parametrize("number", [-(2**63), 7, 2**40])

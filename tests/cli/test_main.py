@@ -101,31 +101,6 @@ def test_an_unexpected_error_asks_for_a_report(
         assert "Traceback (most recent call last)" in cli("env", *flags).err
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("lisst", "No such command"),
-        ("list --bogus", "No such option: --bogus"),
-        ("list foo bar", "Unexpected argument 'bar'"),
-        ("list foo bar baz", "Unexpected arguments 'bar baz'"),
-        ("info", "ID"),
-        ("head local:x -n 0", "-n"),
-        ("head local:x -n many", "-n"),
-        ("download d4rl:x --layout zip", "--layout"),
-        ("cache", "Missing command"),
-        ("list --root", "--root"),
-    ],
-)
-def test_usage_errors(cli: Cli, line: str, said: str) -> None:
-    ran = cli(*line.split())
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
-    assert ran.err.splitlines()[-1].startswith("hint: offline-data")
-    as_json = cli("--json", *line.split())
-    assert (as_json.code, as_json.json["error"]["code"]) == (2, "usage")
-    assert said in as_json.json["error"]["message"]
-
-
 def test_no_arguments_shows_first_steps_and_version(cli: Cli) -> None:
     ran = cli()
     assert (ran.code, ran.err) == (0, "")

@@ -32,8 +32,6 @@ def test_plot_writes_a_figure_once(cli: Cli, toy: Path, tmp_path: Path) -> None:
         assert image.format == "PNG"
     refused = cli("plot", "local:toy", "--out", str(out))
     assert (refused.code, "--force" in refused.err) == (2, True)
-    gif = cli("plot", "local:toy", "--out", str(tmp_path / "a.gif"))
-    assert (gif.code, ".png, .svg, .pdf" in gif.err) == (2, True)
     assert cli("plot", "local:toy", "--out", str(tmp_path / "a.html")).code == 0
     assert (tmp_path / "a.html").read_bytes().startswith(b"<!")
     assert cli("plot", "local:toy", "--out", str(tmp_path / "new" / "a.png")).code == 0
@@ -75,7 +73,7 @@ def test_plot_json_has_the_numbers(cli: Cli, toy: Path) -> None:
     assert [one["episode"] for one in data["timelines"]] == [0, 1]
 
 
-def test_plot_of_one_leaf_or_kind(cli: Cli, toy: Path, tmp_path: Path) -> None:
+def test_plot_of_one_leaf_or_kind(cli: Cli, toy: Path) -> None:
     listed = cli("plot", "local:toy", "--list", "--json").json
     assert {"leaf": "observation/state", "kind": "range"} in listed
     assert {"leaf": "length", "kind": "histogram"} in listed
@@ -103,11 +101,6 @@ def test_plot_of_one_leaf_or_kind(cli: Cli, toy: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(curve["values"]).T, wanted.reshape(length, -1))
     ran = cli("plot", "local:toy", "--leaf", "observation/state", "--kind", "curve")
     assert f"observation/state in episode {curve['episode']}" in ran.out
-    wrong = cli("plot", "local:toy", "--leaf", "observation/stat")
-    assert (wrong.code, "did you mean observation/state?" in wrong.err) == (2, True)
-    assert cli("plot", "local:toy", "--kind", "pie").code == 2
-    page = cli("plot", "local:toy", "--leaf", "action", "--out", str(tmp_path / "x.html"))
-    assert (page.code, list(tmp_path.glob("x*"))) == (2, [])
 
 
 def test_titles_in_a_terminal_are_not_cut(cli: Cli, toys: Callable[..., Path]) -> None:
@@ -156,13 +149,10 @@ def test_view_writes_a_film(
         assert (image.n_frames, image.info["duration"]) == (4, 200)
 
 
-def test_view_refuses(cli: Cli, toy: Path, films: str, tmp_path: Path) -> None:
-    ran = cli("view", "local:toy", "0", "--out", str(tmp_path / "a.mp4"))
-    assert (ran.code, "observation/state float32[3]" in ran.err) == (2, True)
+def test_view_refuses(cli: Cli, films: str, tmp_path: Path) -> None:
     assert cli("view", films, "9").code == 3
     assert cli("view", films, "0", "--fps", "0", "--out", str(tmp_path / "a.gif")).code == 2
-    assert cli("view", films, "0", "--rerun", "--out", "a.mp4").code == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+    assert not list(tmp_path.glob("a.*"))
 
 
 def test_view_in_rerun(cli: Cli, films: str, monkeypatch: pytest.MonkeyPatch) -> None:

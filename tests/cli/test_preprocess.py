@@ -216,44 +216,6 @@ def test_dry_run_foresees_bytes_and_what_is_replaced(cli: Cli, toy: Path) -> Non
     assert not old.exists()
 
 
-WRONG = {
-    "--out x {step}": (2, "Missing argument ID"),
-    "local:toy --out x": (2, "give --fn or at least one --step"),
-    "local:toy {step}": (2, "--out NAME or --out ./DIR"),
-    "local:toy {step} --out x --dest y": (2, "--out NAME or --out ./DIR"),
-    "local:toi {step} --out x": (3, "local:toy"),
-    "local:toy --step clp:action,low=1 --out x": (3, "did you mean 'clip'"),
-    "local:toy --step clip:acton,low=1 --out x": (3, "did you mean 'action'"),
-    "local:toy --step clip:action,lo=1 --out x": (2, "did you mean 'low'"),
-    "local:toy --fn functions.py:doubld --out x": (3, "did you mean 'doubled'"),
-    "local:toy --fn nowhere.py:doubled --out x": (3, "no file"),
-    "local:toy --fn doubled --out x": (2, "FILE.py:NAME"),
-    "local:toy {step} --out d4rl:x": (2, "local:NAME"),
-    "local:toy {step} --out x/../y": (2, "is not a valid name"),
-    "local:toy {step} --dest root/local/toy/1": (2, "would overwrite its input"),
-    "local:toy {step} --out x --seed 1": (2, "--seed cannot be used without a function"),
-    "local:toy {step} --out x --by episode": (2, "--by cannot be used without a function"),
-    "local:toy {step} --out x --batched 0": (2, "--batched"),
-    "local:toy {step} --out x --audit most": (2, "Audit is 'most'"),
-    "local:toy {step} --out x --address h:1": (2, "--engine ray"),
-    "local:toy {step} --out x --plan-only": (2, "--plan FILE"),
-    "local:toy {step} --out x --plan p.json": (2, "--plan-only"),
-    "local:toy {step} --out x --plan-only --plan p --dry-run": (2, "--dry-run cannot be used"),
-    "local:toy {step} --out x --plan-only --plan p --engine ray": (2, "--engine ray and"),
-}
-
-
-def test_invalid_arguments_make_nothing(cli: Cli, toy: Path, functions: Path) -> None:
-    before = set(functions.parent.rglob("*"))
-    for line, (code, said) in WRONG.items():
-        ran = cli("preprocess", *line.format(step=" ".join(_STEP)).split())
-        assert (ran.code, ran.out) == (code, ""), line
-        assert said in ran.err, (line, ran.err)
-    left = {path.suffix for path in set(functions.parent.rglob("*")) - before}
-    assert left <= {".lock", "", ".pyc"}
-    assert [d["id"] for d in cli("list", "--json").json] == ["local:toy@1"]
-
-
 def test_a_function_that_fails(cli: Cli, toy: Path, functions: Path) -> None:
     line = ("preprocess", "local:toy", "--fn", "functions.py:failing", "--out", "x")
     ran = cli(*line)
@@ -415,27 +377,6 @@ def test_finish_says_what_is_missing(cli: Cli, plan: Path) -> None:
     assert (as_json.code, as_json.json["missing"], as_json.json["path"]) == (1, [0, 2], None)
     assert cli(*worker, "--rank", "0", "--world", "1").code == 0
     assert cli(*worker, "--finish").code == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "said"),
-    [
-        ("--rank 0", 2, "--plan"),
-        ("--plan plan.json", 2, "$SLURM_ARRAY_TASK_ID"),
-        ("--plan plan.json --rank 0 --finish", 2, "--finish"),
-        ("--plan plan.json --world 2 --finish", 2, "--finish"),
-        ("--plan plan.json --rank 2 --world 2", 2, "--array=0-1"),
-        ("--plan plan.json --rank 3", 2, "--world N"),
-        ("--plan plan.json --rank 0 --world 0", 2, "--world"),
-        ("--plan plan.jsn --rank 0", 3, "no plan"),
-    ],
-)
-def test_invalid_arguments_of_a_worker(
-    cli: Cli, plan: Path, line: str, code: int, said: str
-) -> None:
-    ran = cli("worker", *line.split())
-    assert (ran.code, ran.out) == (code, "")
-    assert said in ran.err
 
 
 NO_PLANS: dict[str, bytes] = {

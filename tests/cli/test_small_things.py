@@ -36,13 +36,6 @@ def test_the_folder_of_an_output_is_created(
     assert (ran.code, file.is_file()) == (0, True), ran.err
 
 
-def test_a_file_in_the_way_of_a_folder(cli: Cli, toy: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    ran = cli("report", "toy", "--out", str(tmp_path / "file" / "a" / "x.html"))
-    assert (ran.code, f"{tmp_path / 'file'} is not a folder" in ran.err) == (2, True)
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize("typed", ["", "par", "x"])
 def test_formats_of_export_are_completed(typed: str) -> None:
     offered = [word for word, _ in complete.targets(_no_context(), typed)]
