@@ -324,12 +324,13 @@ def merge(
         AuditError, NoSpaceError, AccessError: See `convert`.
     """
     from offline_data.formats.options import Options
-    from offline_data.pipeline.ingest.merge import MergeOptions, merge
+    from offline_data.pipeline.ingest.merge import merge
 
     chosen = settings_of(root, settings)
     entries = [entry_of(dataset, chosen) for dataset in datasets]
-    options = MergeOptions(common_leaves, cast, Options(layout=layout, audit=audit, force=force))
-    return merge(entries, name, chosen, options, progress_of(progress))
+    options = Options(layout=layout, audit=audit, force=force)
+    shown = progress_of(progress)
+    return merge(entries, name, chosen, options, shown, common_leaves=common_leaves, cast=cast)
 
 
 def inspect_files(path: str | os.PathLike[str]) -> Inspection:

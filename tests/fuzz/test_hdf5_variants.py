@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from offline_data.base.errors import FormatError
+from offline_data.formats.base import RandomAccess
 from offline_data.pipeline.ingest.conversion import Conversion, open_release
-from offline_data.pipeline.ingest.parsing import ParsedDataset
+from offline_data.pipeline.ingest.reading import parsed
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
 from tests.fuzz import hdf5_variants as variants
 
@@ -41,7 +42,8 @@ def parse(request: tuple[str, Path]) -> tuple[int, float]:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, limit))
     name, path = request
     _, release = Conversion(path).describe(name, "mine")
-    raw = ParsedDataset(path, partial(open_release, name, release))
+    raw = parsed(path, partial(open_release, name, release))
+    assert isinstance(raw, RandomAccess)
     steps, largest = 0, 0.0
     for part in raw.parts(1000):
         batch = raw.read_part(part)

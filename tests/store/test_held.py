@@ -21,7 +21,8 @@ from offline_data.base.errors import FormatError
 from offline_data.base.ids import parse_id
 from offline_data.formats.lerobot.source import LeRobot
 from offline_data.formats.options import Options
-from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, decode_images
+from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild
+from offline_data.pipeline.ingest.reading import decode_images
 from offline_data.raw import pixels
 from offline_data.raw.images import decode_jpeg, decode_tiff, encode_image
 from offline_data.raw.video import VideoFile

@@ -17,10 +17,16 @@ from typing_extensions import Self
 
 from offline_data.base.errors import FormatError, OfflineDataError
 from offline_data.base.progress import Progress
-from offline_data.formats.base import PART_BYTES, RawDataset, Release, Shard
+from offline_data.formats.base import PART_BYTES, RandomAccess, RawDataset, Release, Shard
 from offline_data.formats.registry import get_source, source_accepting
-from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, read_pieces
-from offline_data.pipeline.ingest.parsing import ParsedDataset, blaming, crash_error
+from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild
+from offline_data.pipeline.ingest.reading import (
+    ParsedDataset,
+    blaming,
+    crash_error,
+    parsed,
+    read_pieces,
+)
 from offline_data.pipeline.jobs.processes import Child, ChildDiedError
 from offline_data.pipeline.jobs.processes.child import limit_memory
 from offline_data.pipeline.jobs.processes.protocol import pack_importable
@@ -84,7 +90,7 @@ class Conversion:
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it."""
         limit_memory()
-        self._raw = ParsedDataset(self.path, opened)
+        self._raw = parsed(self.path, opened)
         info = self._raw.info
         return RawDescription(
             self._raw.shards(), info.transitions, info.episodes, info.warnings, self._raw.helper
@@ -92,7 +98,7 @@ class Conversion:
 
     def count(self, shard: Shard) -> int:
         """Count the episodes of a shard, reading it if necessary."""
-        if self._raw.ranged:
+        if isinstance(self._raw, RandomAccess):
             return max((part.stop for part in self._raw.parts(PART_BYTES)), default=0)
         return sum(len(batch.lengths) for batch in self._raw.read(shard))
 

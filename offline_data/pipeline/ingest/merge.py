@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -38,27 +38,17 @@ _UNITS = ("fps", "tokenizer")  # without equal ones, values do not mean the same
 _MOST_NAMED = 8
 
 
-@dataclass(frozen=True)
-class MergeOptions:
-    """Rules by which schemas are reconciled, and how the dataset is written."""
-
-    common_leaves: bool = False
-    """Whether features and columns of episodes that are not in all datasets are dropped."""
-    cast: bool = False
-    """Whether numbers of different types become the smallest type that both fit; an error where a value
-    would change."""
-    options: Options = field(default_factory=Options)
-    """Layout (None: that of the datasets), audit, and whether to replace a dataset of that name."""
-
-
 def merge(
     entries: Sequence[Entry],
     name: str,
     settings: Settings,
-    options: MergeOptions,
+    options: Options,
     progress: Progress = SILENT,
+    *,
+    common_leaves: bool = False,
+    cast: bool = False,
 ) -> Stored:
-    """Make `local:NAME` of the episodes of several datasets, in their order.
+    """Make `local:NAME` of the episodes of several datasets; see `offline_data.merge`.
 
     Raises:
         UsageError: Fewer than two datasets, or one twice; features that differ and that the rules
@@ -75,14 +65,14 @@ def merge(
     if any(entry.id.folder == target.folder for entry in entries):
         raise UsageError(f"{target} is one of the merged datasets", hint="choose another name")
     members = [StoredEpisodes(entry.path) for entry in entries]
-    raw = _MergedEpisodes(ids, members, options)
+    raw = _MergedEpisodes(ids, members, common_leaves=common_leaves, cast=cast)
     manifests = [member.reader.manifest for member in members]
     content = [[manifest.id, manifest.digests] for manifest in manifests]
-    rules = {"common_leaves": options.common_leaves, "cast": options.cast}
+    rules = {"common_leaves": common_leaves, "cast": cast}
     text = json.dumps([content, rules], sort_keys=True)
     target = target.at(hashlib.sha256(text.encode()).hexdigest()[:12])
     layouts = {manifest.layout for manifest in manifests}
-    layout = options.options.layout or (layouts.pop() if len(layouts) == 1 else "compact")
+    layout = options.layout or (layouts.pop() if len(layouts) == 1 else "compact")
     step = HistoryStep("merge", str(target), tuple(ids), version=__version__, options=rules)
     destination = destination_of(target, settings)
     history = extend_history(manifests, step)
@@ -91,25 +81,21 @@ def merge(
         "merge",
         layout,
         destination,
-        options.options,
+        options,
         parents=tuple(ids),
         recorded_options=rules,
         history=history,
     )
     with dataset_lock(settings.staging, target.folder, progress):
-        older = (
-            None
-            if has_manifest(destination)
-            else find(settings.root, replace(target, revision=None))
-        )
-        if older is not None and not options.options.force:
+        there = has_manifest(destination)
+        older = None if there else find(settings.root, replace(target, revision=None))
+        if older is not None and not options.force:
             raise UsageError(
                 f"{older.id} already exists ({older.path})",
                 hint="choose another name, or replace it with --force",
             )
-        existed = has_manifest(destination) and not options.options.force
-        requested = options.options.layout
-        if existed and requested not in {None, entry_at(destination).manifest.layout}:
+        existed = there and not options.force
+        if existed and options.layout not in {None, entry_at(destination).manifest.layout}:
             raise UsageError(
                 f"{target} already exists, in another layout", hint="replace it with --force"
             )
@@ -129,13 +115,20 @@ class _MergedEpisodes(RandomAccess):
     threaded = True
 
     def __init__(
-        self, ids: Sequence[str], members: Sequence[StoredEpisodes], options: MergeOptions
+        self,
+        ids: Sequence[str],
+        members: Sequence[StoredEpisodes],
+        *,
+        common_leaves: bool,
+        cast: bool,
     ) -> None:
         self._ids, self._members = ids, members
         self._starts = [0, *accumulate(member.reader.episode_count for member in members)]
-        self._dtypes, dropped, cast = _reconcile(dict(zip(ids, members, strict=True)), options)
+        self._dtypes, dropped, converted = _reconcile(
+            dict(zip(ids, members, strict=True)), common_leaves=common_leaves, cast=cast
+        )
         manifests = [member.reader.manifest for member in members]
-        self.info = _describe(ids, manifests, dropped, cast)
+        self.info = _describe(ids, manifests, dropped, converted)
 
     def parts(self, budget: int) -> Sequence[Part]:
         return [
@@ -184,12 +177,12 @@ def _columns_of(member: StoredEpisodes) -> Columns:
 
 
 def _reconcile(
-    members: Mapping[str, StoredEpisodes], options: MergeOptions
+    members: Mapping[str, StoredEpisodes], *, common_leaves: bool, cast: bool
 ) -> tuple[dict[tuple[str, Key], np.dtype[Any] | None], list[Dropped], list[str]]:
-    """Return the type of each column that is cast (None: unchanged), dropped columns and cast ones."""
+    """Return the type of each column that is cast (None: unchanged), dropped columns and converted ones."""
     dtypes: dict[tuple[str, Key], np.dtype[Any] | None] = {}
     dropped: list[Dropped] = []
-    cast: list[str] = []
+    converted: list[str] = []
     problems: list[str] = []
     needs: set[str] = set()
     every = {name: _columns_of(member) for name, member in members.items()}
@@ -205,7 +198,7 @@ def _reconcile(
             "",
             join_key(key) if kind != "episode" else f"{join_key(key)} of the episodes",
         )
-        if len(found) < len(leaves) and options.common_leaves:
+        if len(found) < len(leaves) and common_leaves:
             lacking = next(name for name, leaf in leaves.items() if leaf is None)
             dropped.append(Dropped(join_key(key), f"It is not in {lacking}."))
             continue
@@ -216,13 +209,13 @@ def _reconcile(
         elif len(types) < 2:
             dtypes[column] = None
             continue
-        elif not options.cast:
+        elif not cast:
             need = "cast"
         else:
             dtypes[column] = common = np.result_type(*types)
             reason = _find_rounded(members, column, common)
             if not reason:
-                cast.append(f"{name} ({common})")
+                converted.append(f"{name} ({common})")
                 continue
             need = "round"
         needs.add(need)
@@ -238,7 +231,7 @@ def _reconcile(
         raise UsageError(f"{count}: {listed}", hint=_advise(needs))
     if not any(kind == "step" and key[0] in ACTION_ROOTS for kind, key in dtypes):
         raise UsageError("The datasets have no action leaf in common")
-    return dtypes, dropped, cast
+    return dtypes, dropped, converted
 
 
 def _find_rounded(

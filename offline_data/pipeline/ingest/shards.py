@@ -48,7 +48,7 @@ from offline_data.episode import Skipped
 from offline_data.episode.notes import join_notes
 from offline_data.fetch.files import RemoteFile
 from offline_data.formats.base import Release, Shard
-from offline_data.pipeline.ingest.build import Build, BuildJob, NoEpisodesError
+from offline_data.pipeline.ingest.build import Build, BuildJob
 from offline_data.pipeline.ingest.conversion import (
     ConversionProcess,
     RawDescription,
@@ -64,6 +64,7 @@ from offline_data.pipeline.ingest.raw import (
     free,
     opening_files,
 )
+from offline_data.pipeline.ingest.reading import NoEpisodesError
 from offline_data.pipeline.jobs.executors import (
     Executor,
     LocalProcesses,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offline_data.base.errors import OfflineDataError
-from offline_data.pipeline.ingest.parsing import blaming
+from offline_data.pipeline.ingest.reading import blaming
 from offline_data_cli.main import EXIT_CODES
 from tests.toys.minari import read_minari
 

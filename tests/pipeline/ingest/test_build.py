@@ -14,9 +14,10 @@ from offline_data.base.progress import SILENT
 from offline_data.episode import Dropped, EpisodeBatch
 from offline_data.formats.base import Part, SourceInfo
 from offline_data.formats.options import Options
-from offline_data.pipeline.ingest import build
-from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild, chosen_parts
+from offline_data.pipeline.ingest import reading
+from offline_data.pipeline.ingest.build import BuildJob, DatasetBuild
 from offline_data.pipeline.ingest.conversion import finish_and_publish
+from offline_data.pipeline.ingest.reading import chosen_parts
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
 from offline_data.store.reader import open_reader
@@ -83,8 +84,8 @@ def test_a_part_is_left_out_where_a_range_ends_before_it() -> None:
 def test_images_are_decoded_an_episode_at_a_time_where_each_is_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(build, "PART_BYTES", 1)
-    pieces = build.decode_images(iter([toy_batch([2, 3, 1])]))
+    monkeypatch.setattr(reading, "PART_BYTES", 1)
+    pieces = reading.decode_images(iter([toy_batch([2, 3, 1])]))
     assert [piece.lengths.tolist() for piece in pieces] == [[2], [3], [1]]
 
 

@@ -17,10 +17,10 @@ from offline_data.base.errors import AccessError, FormatError, NoSpaceError, Off
 from offline_data.base.ids import parse_id
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.joining import concatenate
-from offline_data.pipeline.ingest import build
-from offline_data.pipeline.ingest.build import BuildJob, read_parts
+from offline_data.pipeline.ingest import reading
+from offline_data.pipeline.ingest.build import BuildJob
 from offline_data.pipeline.ingest.conversion import ConversionProcess
-from offline_data.pipeline.ingest.parsing import ParsedDataset
+from offline_data.pipeline.ingest.reading import ParsedParts, read_parts
 from offline_data.testing.toy import ToyRaw, assert_same_batch, toy_batch
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -151,18 +151,14 @@ def test_nothing_is_forked_beside_a_thread() -> None:
 
 @pytest.fixture
 def always_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_WORTH_WORKERS", -1e9)
-
-
-def parsed(raw: ToyRaw) -> ParsedDataset:
-    return ParsedDataset(Path("toy"), lambda _: raw)
+    monkeypatch.setattr(reading, "_WORTH_WORKERS", -1e9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "per_part"), [(1, 1), (1, 40), (3, 2)])
 @pytest.mark.usefixtures("always_workers")
 def test_order_and_values_do_not_depend_on_workers(workers: int, per_part: int) -> None:
-    raw = parsed(ToyRaw(LENGTHS, per_part))
+    raw = ParsedParts(Path("toy"), ToyRaw(LENGTHS, per_part))
     batches = list(read_parts(raw, raw.parts(1), workers))
     assert_same_batch(concatenate(batches), toy_batch(LENGTHS, text=True))
     assert max(len(batch.lengths) for batch in batches) <= per_part
@@ -171,7 +167,7 @@ def test_order_and_values_do_not_depend_on_workers(workers: int, per_part: int) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("always_workers")
 def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
-    raw = parsed(ToyRaw(LENGTHS, fails_at=11))
+    raw = ParsedParts(Path("toy"), ToyRaw(LENGTHS, fails_at=11))
     read: list[EpisodeBatch] = []
     with pytest.raises(FormatError, match="11 is broken") as caught:
         read.extend(read_parts(raw, raw.parts(1), 2))
@@ -181,7 +177,7 @@ def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("always_workers")
 def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
-    raw = parsed(ToyRaw(LENGTHS, dies_at=8, parent=os.getpid()))
+    raw = ParsedParts(Path("toy"), ToyRaw(LENGTHS, dies_at=8, parent=os.getpid()))
     with pytest.raises(OfflineDataError, match="status 9") as caught:
         list(read_parts(raw, raw.parts(1), 2))
     assert "OFFLINE_DATA_WORKERS=1" in str(caught.value.hint)
@@ -199,15 +195,15 @@ def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
 def test_work_that_workers_cannot_shorten_starts_none(
     monkeypatch: pytest.MonkeyPatch, raw: ToyRaw, worth: float, workers: int
 ) -> None:
-    monkeypatch.setattr(ParsedDataset, "read_in_processes", lambda *_: pytest.fail("a process"))
-    monkeypatch.setattr(build, "_WORTH_WORKERS", worth)
-    dataset = parsed(raw)
+    monkeypatch.setattr(ParsedParts, "read_in_processes", lambda *_: pytest.fail("a process"))
+    monkeypatch.setattr(reading, "_WORTH_WORKERS", worth)
+    dataset = ParsedParts(Path("toy"), raw)
     batches = list(read_parts(dataset, dataset.parts(1), workers))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
 
 
 @pytest.mark.parametrize(
-    ("reading", "rows", "workers", "cores", "expected"),
+    ("seconds", "rows", "workers", "cores", "expected"),
     [
         (1.1, 200e6, 2, 2, False),  # long episodes: reading and writing fill both cores
         (5.0, 60e6, 2, 2, True),  # many short ones
@@ -220,11 +216,11 @@ def test_work_that_workers_cannot_shorten_starts_none(
 )
 def test_processes_read_where_they_save_time(
     monkeypatch: pytest.MonkeyPatch,
-    reading: float,
+    seconds: float,
     rows: float,
     workers: int,
     cores: int,
     expected: bool,
 ) -> None:
-    monkeypatch.setattr(build, "usable_cores", lambda: cores)
-    assert build._saves_time(reading, rows, workers) == expected
+    monkeypatch.setattr(reading, "usable_cores", lambda: cores)
+    assert reading._saves_time(seconds, rows, workers) == expected

@@ -15,7 +15,7 @@ from offline_data.base.config import Settings
 from offline_data.base.ids import parse_id
 from offline_data.episode import EpisodeBatch
 from offline_data.pipeline.ingest import Options, Stored, convert, plan_for_workers
-from offline_data.pipeline.ingest.build import chosen_parts
+from offline_data.pipeline.ingest.reading import chosen_parts
 from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.pipeline.preprocess.worker import run_share
 from offline_data.testing.toy import ToyRaw, toy_batch
