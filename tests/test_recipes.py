@@ -26,6 +26,8 @@ from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.in_memory import convert_in_memory
 from offline_data.testing.toy import write_toy
 from offline_data.text.dataset import TextDataset
+from tests.formats.test_ogbench import read
+from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.text import SENTENCES, write_tokenizer
 
 PAGES = {page.stem: page.read_text("utf-8") for page in Path("docs/recipes").glob("*.md")}
@@ -323,6 +325,19 @@ def test_corl() -> None:
 def test_d3rlpy() -> None:
     pytest.importorskip("d3rlpy")
     assert run(codes("arrays")[1])["lengths"] == LENGTHS
+
+
+def test_ogbench(tmp_path: Path) -> None:
+    for rows, part in enumerate(("v0", "v0-val"), 3):
+        file = tmp_path / f"antmaze-large-navigate-{part}.npz"
+        path = write_ogbench(file, toy_arrays("antmaze", [rows, 2]))
+        name = f"antmaze-large-navigate-singletask-{part}"
+        folder = tmp_path / "root" / "ogbench" / name / "1"
+        write_toy(folder, read(name, path), dataset=f"ogbench:{name}@1")
+    found = run(codes("arrays")[2])
+    for rows, part in enumerate(("train", "val"), 3):
+        assert found[part]["terminals"].tolist() == [0] * (rows - 2) + [1, 1]
+        assert found[part]["masks"].shape == (rows,)
 
 
 def tokenized(name: str, folder: Path, rows: list[dict[str, str]], **options: Any) -> None:

@@ -376,7 +376,7 @@ def load_arrays(
     settings: Settings | None = None,
     progress: bool | Progress = True,
 ) -> dict[str, NDArray[Any]]:
-    """Return a dataset as numpy arrays by D4RL's names, without importing torch; for JAX.
+    """Return a dataset as numpy arrays by D4RL's or OGBench's names, without importing torch; for JAX.
 
     The arrays equal those of `load_dataset(id).to_numpy(style)`, which documents styles and names,
     in a dict that scripts may change: writing to an array never changes the dataset. Leaves that
@@ -390,7 +390,7 @@ def load_arrays(
 
     Args:
         id, download, revision: See `load_dataset`.
-        style: `"transitions"`, `"episodes"`, `"qlearning"` or `"dataset"`.
+        style: `"transitions"`, `"episodes"`, `"qlearning"`, `"dataset"` or `"ogbench"`.
         observation_key: Leaf to return as the observation; required if there are several.
         names: Arrays to read; None: all of the style.
 

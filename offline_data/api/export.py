@@ -63,6 +63,7 @@ def export(
     | `zarr` | a folder `.zarr` | `zarr.open`, Diffusion Policy's `ReplayBuffer` |
     | `npz` | a file `.npz` | `numpy.load` |
     | `d3rlpy` | a file `.h5` | `d3rlpy.dataset.ReplayBuffer.load` |
+    | `ogbench` | a file `.npz` | `ogbench.load_dataset` |
     | `ted` | a folder | `TensorDict.load_memmap(dest + "/ted")` |
 
     Transforms and derived leaves of a buffer are not applied: the stored leaves are written.

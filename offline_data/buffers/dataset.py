@@ -440,7 +440,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         observation_key: KeyLike | None = None,
         copy: bool = True,
     ) -> dict[str, Any]:
-        """Return the dataset or view as the arrays that CORL, d3rlpy and D4RL scripts expect.
+        """Return the dataset or view as the arrays that CORL, d3rlpy, D4RL and OGBench scripts expect.
 
         | `style` | rows | can be cut at flags |
         |---|---|---|
@@ -448,6 +448,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         | `"episodes"` | all | yes: episodes end exactly where `terminals` or `timeouts` is set |
         | `"qlearning"` | all except time-outs and the very last row | no |
         | `"dataset"` | all, flags as published | as the file can |
+        | `"ogbench"` | those of `"transitions"` | yes: `terminals` marks the last row of every trajectory |
 
         | key | shape | dtype | |
         |---|---|---|---|
@@ -455,9 +456,11 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         | `actions` | `[n, …]` | as stored | |
         | `rewards` | `[n]` | as stored | |
         | `next_observations` | `[n, …]` | as stored | not in `"episodes"`; `"dataset"`: where the file has it |
-        | `terminals` | `[n]` | bool | `"dataset"`: dtype of the file |
+        | `terminals` | `[n]` | bool | `"dataset"`: dtype of the file; `"ogbench"`: float32 |
         | `timeouts` | `[n]` | bool | `"episodes"`: the last row of an episode that is not terminated; `"dataset"`: where the file has it, as it has it |
         | `infos/…`, others | `[n, …]` | as stored | `"dataset"` only |
+        | `masks` | `[n]` | float32 | `"ogbench"`, with rewards: `next/mask`, or else 0 where terminated |
+        | `oracle_reps` | `[n, …]` | float32 | `"ogbench"`, where the dataset has it |
 
         Each style has exactly the keys that its consumers take: `"transitions"` those of CORL's and
         OfflineRL-Kit's replay buffers, `"episodes"` the arguments of d3rlpy's
@@ -468,6 +471,12 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         `ds.metadata.about`). A dataset without a record of such columns
         (`ds.metadata.about["columns"]`) has its features by D4RL's names, `timeouts` always, and
         `next_observations` if all of them are known.
+
+        `"ogbench"` equals OGBench's `load_dataset(path)`, for `Dataset.create(**arrays)` and
+        `GCDataset` of its agents: float32, but uint8 observations stay so, and whole numbers as actions
+        are int32. With the rewards of a task (`…-singletask-…`), or goal representations
+        (`…-oraclerep-…`), it is what `make_env_and_datasets` adds; datasets of other sources that have
+        rewards have `rewards` and `masks`, too.
 
         `"qlearning"` arrays are float32. Differences from d4rl's functions:
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import math
 import zipfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,3 +280,24 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
         where = f"{self.path}, array {name!r}"
         with name_damage(where), self._archive.open(self._members[name]) as stream:
             yield stream, where
+
+
+def create_array(
+    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> IO[bytes]:
+    """Open a new array of a `.npz` file, to which the bytes of its values are written in C order.
+
+    Example:
+        >>> import io
+        >>> file, values = io.BytesIO(), np.array([1001, 1002], "<i4")
+        >>> with zipfile.ZipFile(file, "w") as archive:
+        ...     with create_array(archive, "action", values.shape, values.dtype) as array:
+        ...         _ = array.write(values.data)
+        >>> np.load(file)["action"]
+        array([1001, 1002], dtype=int32)
+    """
+    write: Callable[..., None] = npy_format.write_array_header_2_0
+    file = archive.open(f"{name}{_SUFFIX}", "w", force_zip64=True)
+    about = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    write(file, about)
+    return file

@@ -1,4 +1,4 @@
-"""A dataset, or rows of it, as the arrays that CORL, IQL and D4RL scripts train from.
+"""A dataset, or rows of it, as the arrays that CORL, IQL, D4RL and OGBench scripts train from.
 
 Without torch; `BaseDatasetExperienceReplay.to_numpy` has the table of styles, names and shapes.
 """
@@ -19,7 +19,7 @@ from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key, join
 from offline_data.store.layout import DTYPES, EPISODE, OBSERVATIONS, TED
 from offline_data.store.reader import DatasetReader
 
-Style: TypeAlias = Literal["transitions", "episodes", "qlearning", "dataset"]
+Style: TypeAlias = Literal["transitions", "episodes", "qlearning", "dataset", "ogbench"]
 """Number of rows and names of arrays."""
 
 STYLES: tuple[Style, ...] = get_args(Style)
@@ -28,9 +28,14 @@ _NAMES: dict[Style, tuple[str, ...]] = {
     "transitions": ("observations", "actions", "rewards", "next_observations", "terminals"),
     "episodes": ("observations", "actions", "rewards", "terminals", "timeouts"),
     "qlearning": ("observations", "actions", "next_observations", "rewards", "terminals"),
+    "ogbench": ("observations", "actions", "terminals", "next_observations"),
 }
 """Those that consumers take: CORL's and OfflineRL-Kit's `ReplayBuffer`, the arguments of d3rlpy's
-`MDPDataset`, and what D4RL's `qlearning_dataset` returns. `"dataset"` has those of the file."""
+`MDPDataset`, and what D4RL's `qlearning_dataset` and OGBench's `load_dataset` return. `"dataset"` has
+those of the file."""
+
+BOOTSTRAPPED: tuple[Style, ...] = ("transitions", "ogbench")
+"""Styles without rows that cannot be bootstrapped from: their next observation is not known."""
 
 _FLAT = {"rewards": REWARD, "terminals": TERMINATED, "timeouts": TRUNCATED}
 """Arrays without the dimension that flags and rewards have in TED."""
@@ -39,6 +44,9 @@ COLUMNS = "columns"
 """Entry of `about` of datasets made from flat files: dtype of each column, by its name."""
 TIMEOUT: Key = ("file_timeout",)
 """Feature of episodes, if unlike `truncated`: whether the file's `timeouts` mark the last row."""
+MASK: Key = ("next", "mask")
+"""Feature of datasets with the rewards of one of OGBench's tasks: 0 where the task is solved."""
+_ORACLE: Key = ("oracle_reps",)
 
 
 class DatasetArrays(Mapping[str, "NDArray[Any]"]):
@@ -49,7 +57,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         style: See `BaseDatasetExperienceReplay.to_numpy`.
         key: Feature that is the observation.
         rows: `[n]` step rows.
-        last: Which of these end an episode, ascending; used by `"episodes"` and `"qlearning"`.
+        last: Which of these are the last of an episode, ascending.
         view: Maps a feature of a table, or returns None to have a copy; None: only copies.
 
     Raises `UsageError` for `"episodes"` of a dataset with end flags inside of episodes.
@@ -71,7 +79,12 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         names = _names_of_file(reader, self._others) if style == "dataset" else _NAMES[style]
         lacks_rewards = REWARD not in reader.step_leaves
         self._names = tuple(name for name in names if not (lacks_rewards and name == "rewards"))
-        if style in {"transitions", "dataset"}:
+        if style == "ogbench":
+            self._names += () if lacks_rewards else ("rewards", "masks")
+            self._names += _ORACLE if _ORACLE in reader.observation_leaves else ()
+            self._read["terminals"] = np.zeros(len(rows), np.float32)
+            self._read["terminals"][last] = 1
+        if style in {"transitions", "dataset", "ogbench"}:
             return
         ends, truncated = (np.array(self._scalars(flag), bool) for flag in (TERMINATED, TRUNCATED))
         inside = ends | truncated
@@ -99,8 +112,8 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         if name not in self._names:
             raise KeyError(name)
         if name not in self._read:
-            of_d4rl = self._style == "qlearning"
-            self._read[name] = self._of_d4rl(name) if of_d4rl else self._plain(name)
+            made = {"qlearning": self._of_d4rl, "ogbench": self._of_ogbench}
+            self._read[name] = made.get(self._style, self._plain)(name)
         return self._read[name]
 
     def __repr__(self) -> str:
@@ -115,7 +128,11 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         if self._style == "qlearning":
             row = leaf.nbytes if name == "terminals" else 4 * prod(leaf.shape)  # float32
             return row * len(self._kept)
-        return 0 if self._view_rows(table, key, rows) is not None else leaf.nbytes * len(rows)
+        stored = np.dtype(leaf.dtype)
+        kind = _ogbench_dtype(name, stored) if self._style == "ogbench" else stored
+        if kind == stored and self._view_rows(table, key, rows) is not None:
+            return 0
+        return kind.itemsize * prod(leaf.shape) * len(rows)
 
     def _plain(self, name: str) -> NDArray[Any]:
         if name in self._others or name not in _FLAT:
@@ -143,10 +160,22 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         found = self._plain(name)[self._kept]
         return found if name == "terminals" else found.astype(np.float32, copy=False)
 
+    def _of_ogbench(self, name: str) -> NDArray[Any]:
+        # https://github.com/seohongpark/ogbench/blob/master/ogbench/utils.py, load_dataset
+        if name == "masks":
+            _, key, _ = self._place(name)
+            found = self._scalars(key).astype(np.float32, copy=False)
+            return found if key == MASK else 1 - found
+        found = self._plain(name)
+        return found.astype(_ogbench_dtype(name, found.dtype), copy=False)
+
     def _place(self, name: str) -> tuple[str, Key, NDArray[np.int64]]:
+        reader = self._reader
         observed = {"observations": self._key, "next_observations": self._key}
-        keys = {**_FLAT, **self._others, "actions": ("action",), **observed}
-        key, after, reader = keys[name], name == "next_observations", self._reader
+        masks = MASK if MASK in reader.step_leaves else TERMINATED
+        others = {"masks": masks, _ORACLE[0]: _ORACLE, **self._others}
+        keys = {**_FLAT, **others, "actions": ("action",), **observed}
+        key, after = keys[name], name == "next_observations"
         if key not in reader.observation_leaves or TED in reader.manifest.tables:
             return reader.steps_table, next_of(key) if after else key, self._rows
         episodes = reader.episode_of(self._rows)
@@ -171,6 +200,13 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
             return None
         found = self._view(table, key)
         return None if found is None else found[run]
+
+
+def _ogbench_dtype(name: str, stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that OGBench gives an array: of images and discrete actions its own."""
+    if name.endswith("observations") and stored == np.uint8:
+        return stored
+    return np.dtype(np.int32 if name == "actions" and stored.kind in "iu" else np.float32)
 
 
 def run_of(rows: NDArray[np.int64]) -> slice | None:
@@ -215,11 +251,13 @@ def whole_arrays(
 
     Raises `UsageError` like `DatasetArrays`, for unknown names, and copies above the free memory.
     """
-    last = reader.last_rows
-    rows = np.arange(reader.transitions)
-    if style == "transitions":
+    rows, lengths = np.arange(reader.transitions), reader.lengths
+    if style in BOOTSTRAPPED:
+        last = reader.last_rows
         ended = np.array(reader.step(TERMINATED)[last], bool).reshape(-1)
-        rows = np.delete(rows, last[~reader.final & ~ended])
+        left_out = ~reader.final & ~ended
+        rows, lengths = np.delete(rows, last[left_out]), lengths - left_out
+    last = np.cumsum(lengths)[lengths > 0] - 1
 
     def own_file(table: str, key: Key) -> NDArray[Any] | None:
         leaf = reader.manifest.tables[table][key]

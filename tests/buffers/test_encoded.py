@@ -115,7 +115,7 @@ class TestOtherWays:
         assert torch.equal(mixed[NEXT], plain[mixed["index"]][NEXT])
 
     def test_arrays(self, both: Any) -> None:
-        for style in ("transitions", "episodes", "qlearning"):
+        for style in ("transitions", "episodes", "qlearning", "ogbench"):
             options: dict[str, Any] = {"observation_key": PIXELS, "copy": style == "episodes"}
             for part in (both(), [one.episodes_at([4]) for one in both()]):
                 found, expected = (one.to_numpy(style, **options) for one in part)

@@ -97,7 +97,7 @@ def arrays(folder: Path) -> Iterator[Any]:
     for ds in buffers(folder):
         if ds[0].batch_dims:
             continue
-        for style in ("transitions", "episodes", "qlearning"):
+        for style in ("transitions", "episodes", "qlearning", "ogbench"):
             for copy in (True, False):
                 yield ds.to_numpy(style, observation_key=STATE, copy=copy)
 

@@ -18,13 +18,15 @@ from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode import Key
-from offline_data.store.arrays import STYLES
+from offline_data.store.arrays import MASK, STYLES
 from offline_data.store.content import digest_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.formats.test_ogbench import read
 from tests.toys.d4rl import TOYS, write_published
+from tests.toys.ogbench import LOADERS, toy_arrays, write_ogbench
 
 STATE = "observation/state"
 LEFT_OUT = 9
@@ -211,9 +213,9 @@ def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
 def test_no_row_at_all(tmp_path: Path) -> None:
     write_toy(tmp_path / "toy", [toy_batch([1, 1], first_episode=1, unknown_final=(1,))])
     ds = Dataset(tmp_path / "toy").episodes_at([0])
-    assert [len(ds.to_numpy(style)["rewards"]) for style in STYLES] == [0, 1, 0, 1]
+    assert [len(ds.to_numpy(style)["rewards"]) for style in STYLES] == [0, 1, 0, 1, 0]
     empty = ds.episodes_at([])
-    assert [len(empty.to_numpy(style)["rewards"]) for style in STYLES] == [0, 0, 0, 0]
+    assert [len(empty.to_numpy(style)["rewards"]) for style in STYLES] == [0, 0, 0, 0, 0]
     assert [array.shape for array in ds.to_numpy().values()] == [(0, 3), (0, 1), (0,), (0, 3), (0,)]
 
 
@@ -332,3 +334,61 @@ def test_a_record_that_makes_no_sense_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "toy" / "manifest.json").write_text(text)
     found = Dataset(tmp_path / "toy").to_numpy("dataset", observation_key="observation/state")
     assert found["terminals"].dtype == bool
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["antmaze", "powderworld"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ogbench_is_load_datasets(tmp_path: Path, kind: str, loader: str, layout: Any) -> None:
+    rows, image = (4, 2, 6, 3), kind == "powderworld"
+    path = write_ogbench(tmp_path / "x.npz", toy_arrays(kind, rows, image=image))
+    dtypes = (np.uint8, np.int32) if image else (np.float32, np.float32)
+    expected = LOADERS[loader](path, *dtypes)
+    folder = offline_data.convert(path, "toy", layout=layout, root=tmp_path / "root").path
+    ds = Dataset(folder)
+    for copy in (True, False):
+        assert_same(ds.to_numpy("ogbench", copy=copy), expected)
+    assert_same(offline_data.load_arrays(folder, "ogbench"), expected)
+    tail = {name: array[-2:] for name, array in expected.items()}
+    assert_same(ds.episodes_at([3]).to_numpy("ogbench"), tail)
+    both = DatasetMixture(ds, ds.episodes_at([3])).to_numpy("ogbench")
+    assert_same(both, {name: np.concatenate([expected[name], tail[name]]) for name in expected})
+
+
+def test_ogbench_with_the_rewards_of_a_task(tmp_path: Path) -> None:
+    path = write_ogbench(tmp_path / "scene-play-v0.npz", toy_arrays("scene", (4, 2, 6)))
+    for name, added in (("singletask-task2", ["rewards", "masks"]), ("oraclerep", ["oracle_reps"])):
+        (batch,) = read(f"scene-play-{name}-v0", path)
+        write_toy(tmp_path / name, [batch])
+        found = Dataset(tmp_path / name).to_numpy("ogbench")
+        assert list(found)[4:] == added
+        if added == ["oracle_reps"]:
+            every = batch.observations["oracle_reps",]
+            np.testing.assert_array_equal(found["oracle_reps"], np.delete(every, [3, 5, 11], 0))
+        else:
+            np.testing.assert_array_equal(found["rewards"], batch.steps["next", "reward"][:, 0])
+            np.testing.assert_array_equal(found["masks"], batch.steps[MASK][:, 0])
+
+
+def test_ogbench_of_other_datasets(tmp_path: Path) -> None:
+    """Trajectories end at the last row whose next observation is known; masks are 0 where terminated."""
+    toy = toy_batch([3, 1, 4, 2, 3], unknown_final=[0, 1, 3])
+    actions: dict[Key, Any] = {("action",): toy.steps["action",].astype(np.int64)}
+    write_toy(tmp_path / "toy", [replace(toy, steps={**toy.steps, **actions})])
+    ds = Dataset(tmp_path / "toy")
+    for found in (
+        ds.to_numpy("ogbench", observation_key=STATE),
+        offline_data.load_arrays(tmp_path / "toy", "ogbench", observation_key=STATE),
+    ):
+        codes = [1001, 1002, 1003, 3001, 3002, 3003, 3004, 4001, 5001, 5002, 5003]
+        assert found["observations"][:, 0].tolist() == codes
+        assert found["actions"][:, 0].tolist() == [-code for code in codes]
+        assert found["terminals"].tolist() == [0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1]
+        assert found["masks"].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0]
+        assert [array.dtype.name for array in found.values()] == [
+            *("float32", "int32", "float32", "float32", "float32", "float32"),
+        ]
+    part = ds.subset([0, 1, 4, 5, 8]).to_numpy("ogbench", observation_key=STATE)
+    assert part["observations"][:, 0].tolist() == [1001, 1002, 3001, 3002, 4001]
+    assert part["next_observations"][:, 0].tolist() == [1002, 1003, 3002, 3003, 4002]
+    assert part["terminals"].tolist() == [0, 1, 0, 1, 1]

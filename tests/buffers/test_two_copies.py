@@ -54,7 +54,7 @@ def test_to_numpy(ds: Dataset, copy: bool) -> None:
     parts: list[Any] = [slice(None), slice(6, 10), chosen]
     views = (ds, ds.episodes_at([2]), ds.subset(chosen))
     for buffer, rows in zip(views, parts, strict=True):
-        for style in ("transitions", "dataset"):
+        for style in ("transitions", "dataset", "ogbench"):
             arrays = buffer.to_numpy(style, copy=copy)
             np.testing.assert_array_equal(arrays["observations"], before[rows])
             np.testing.assert_array_equal(arrays["next_observations"], after[rows])

@@ -38,7 +38,8 @@ OWN = ("h5", "npz", "npy", "parquet", "csv", "zarr", "pt")
 TARGETS = {
     "minari": "x-v0", "d4rl": "x.hdf5 --observation observation/state", "lerobot": "x --fps 10",
     "robomimic": "x.hdf5", "rlds": "x", "parquet": "x", "hf": "x", "zarr": "x.zarr", "npz": "x.npz",
-    "d3rlpy": "x.h5 --observation observation/state", "ted": "x",
+    "d3rlpy": "x.h5 --observation observation/state",
+    "ogbench": "x.npz --observation observation/state", "ted": "x",
 }  # fmt: skip
 """Destination and options of an export to each format."""
 UNKNOWN = {"cp": " copy", "push": " pushed", "rm": " --yes"} | dict.fromkeys(

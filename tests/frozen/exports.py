@@ -36,6 +36,7 @@ TARGETS: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "zarr": ("zarr", "x.zarr", False, {}),
     "npz": ("npz", "x.npz", True, {}),
     "d3rlpy": ("d3rlpy", "x.h5", False, STATE),
+    "ogbench": ("ogbench", "x.npz", False, STATE),
     "ted": ("ted", "x", True, {}),
 }
 """Target, destination, whether leaves of all kinds are exported, and options."""

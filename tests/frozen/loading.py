@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 import offline_data as od
+from offline_data.store.arrays import STYLES
 from offline_data.testing.toy import write_tokens
 from tests.frozen.values import Digests, digest, of_batch, samplers
 from tests.frozen.values import _draws as draws
@@ -211,7 +212,6 @@ def _in_ted(folder: Path) -> Digests:
     return draws(loaded(folder, name="ted"))
 
 
-STYLES = ("transitions", "episodes", "qlearning", "dataset")
 CASES: dict[str, Callable[[Path], Digests]] = {
     **{f"arrays, {style}": partial(arrays, style=style) for style in STYLES},
     "loader, in order": lambda to: epochs(loaded(to).dataloader(5, shuffle=False, drop_last=True)),

@@ -44,6 +44,7 @@ preprocess local:mine --step normalize:observation --out scaled
 export mine mine.hdf5 --to d4rl
 export mine mine.npz --to npz
 export mine d3rlpy.h5 --to d3rlpy
+export mine ogbench.npz --to ogbench
 export mine robomimic.hdf5 --to robomimic
 export mine rlds --to rlds
 export mine zarr --to zarr

@@ -12,6 +12,7 @@ import pytest
 import offline_data
 from offline_data.base.errors import StepError, UsageError
 from offline_data.pipeline.ingest import Stored
+from offline_data.store.arrays import STYLES
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pictures import restate
@@ -54,8 +55,8 @@ def test_batches_have_no_reward(tmp_path: Path, layout: Any) -> None:
 
 def test_arrays_episodes_and_info(stored: Stored, tmp_path: Path) -> None:
     ds = offline_data.load_dataset(stored.path)
-    for style in ("transitions", "episodes", "qlearning", "dataset"):
-        assert "rewards" not in ds.to_numpy(style)
+    for style in STYLES:
+        assert {"rewards", "masks"}.isdisjoint(ds.to_numpy(style))
     np.testing.assert_array_equal(
         ds.to_numpy()["actions"][:, 0], [-0.0, -1, -2, -100, -200, -201, -202, -203]
     )

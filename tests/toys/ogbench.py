@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 WIDTHS = {
@@ -63,3 +64,36 @@ def write_ogbench(path: Path, arrays: dict[str, NDArray[Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
     return path
+
+
+def load_by_hand(
+    path: Path, ob_dtype: Any = np.float32, action_dtype: Any = np.float32, *, compact: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Do what OGBench's `load_dataset` does with a file, one trajectory after the other."""
+    with np.load(path) as file:
+        seen, actions = file["observations"].astype(ob_dtype), file["actions"].astype(action_dtype)
+        ends = np.flatnonzero(file["terminals"]) + 1
+    assert ends[-1] == len(seen)
+    trajectories = []
+    for first, end in zip([0, *ends[:-1]], ends, strict=True):
+        marks, valids = np.zeros((2, end - first), np.float32)
+        marks[-2:] = valids[:-1] = 1
+        one = {"observations": seen[first:end], "actions": actions[first:end], "terminals": marks}
+        if compact:
+            trajectories.append({**one, "valids": valids})
+        else:
+            before = {name: column[:-1] for name, column in one.items()}
+            trajectories.append({**before, "next_observations": seen[first + 1 : end]})
+    return {name: np.concatenate([t[name] for t in trajectories]) for name in trajectories[0]}
+
+
+def load_by_ogbench(
+    path: Path, ob_dtype: Any = np.float32, action_dtype: Any = np.float32, *, compact: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Load a file with the package itself; skips the test where it is not installed."""
+    utils = pytest.importorskip("ogbench.utils")
+    found: dict[str, NDArray[Any]] = utils.load_dataset(path, ob_dtype, action_dtype, compact)
+    return found
+
+
+LOADERS = {"by hand": load_by_hand, "ogbench": load_by_ogbench}

@@ -38,8 +38,8 @@ def export(
     to: Annotated[
         str,
         option(
-            "Format to write. minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, d3rlpy "
-            "or ted.",
+            "Format to write. minari, d4rl, lerobot, robomimic, rlds, parquet, hf, zarr, npz, d3rlpy, "
+            "ogbench or ted.",
             metavar="FORMAT",
             autocompletion=complete.targets,
         ),
@@ -56,7 +56,7 @@ def export(
     ] = None,
     observation: Annotated[
         str | None,
-        option("d4rl, d3rlpy: the observation to write.", metavar="LEAF"),
+        option("d4rl, d3rlpy, ogbench: the observation to write.", metavar="LEAF"),
     ] = None,
     fps: Annotated[
         float | None,

@@ -1,9 +1,10 @@
-"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL and D4RL scripts train on."""
+"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL, D4RL and OGBench scripts train on."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -12,7 +13,13 @@ from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.selection import SubsetStorage, whole_of
 from offline_data.rows.storage import DatasetStorage
 from offline_data.rows.trajectories import TrajectoryStorage
-from offline_data.store.arrays import DatasetArrays, Style, check_style, observation_leaf
+from offline_data.store.arrays import (
+    BOOTSTRAPPED,
+    DatasetArrays,
+    Style,
+    check_style,
+    observation_leaf,
+)
 
 
 def to_numpy(
@@ -35,10 +42,10 @@ def to_numpy(
             hint="open the dataset without split_trajs=True",
         )
     own = torch.arange(len(storage))
-    if style == "transitions" and len(storage):
+    if style in BOOTSTRAPPED and len(storage):
         valid = storage.rows(valid_only=True)
         own = valid.at(torch.arange(valid.count))
-    runs = storage.runs()
-    last = (runs.starts + runs.lengths - 1).numpy()
+    runs = storage.runs().of(own).numpy()
+    last = np.flatnonzero(np.diff(runs, append=-1))
     view = None if copy else steps.reader.writable_leaf
     return dict(DatasetArrays(steps.reader, style, key, row_map.at(own).numpy(), last, view))

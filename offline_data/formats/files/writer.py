@@ -12,12 +12,11 @@ NAME.npz.toml    for `offline-data convert NAME.npz --mapping NAME.npz.toml`
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import TERMINATED, TRUNCATED, join_key
@@ -34,6 +33,7 @@ from offline_data.formats.writing.base import (
 )
 from offline_data.formats.writing.episodes import Leaf
 from offline_data.formats.writing.plan import place_at
+from offline_data.raw.npy import create_array
 from offline_data.store.layout import EPISODES
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class NpzTarget(ExportTarget):
         """Write one array after the other, reading the episodes for each; and the mapping."""
         count, rows = len(job.episodes.lengths), job.episodes.transitions
         with zipfile.ZipFile(path, "w") as archive:
-            with _open(archive, LENGTHS, (count,), np.dtype(np.int64)) as file:
+            with create_array(archive, LENGTHS, (count,), np.dtype(np.int64)) as file:
                 file.write(job.episodes.lengths.astype("<i8").data)
             for place in job.places:
                 observed = place.leaf.table == "observations"
                 kind = _dtype_of(place, job)
                 length = count if place.leaf.table == "episodes" else rows + observed * count
-                with _open(archive, place.path, (length, *place.leaf.shape), kind) as file:
+                with create_array(archive, place.path, (length, *place.leaf.shape), kind) as file:
                     for batch in batches:
                         column = getattr(batch, place.leaf.table)[place.leaf.key]
                         file.write(np.ascontiguousarray(np.asarray(column).astype(kind)).data)
@@ -102,14 +102,3 @@ def _dtype_of(place: LeafPlace, job: ExportJob) -> np.dtype[Any]:
     tables = (EPISODES,) if place.leaf.table == "episodes" else ()
     words = [member.reader.words(place.leaf.key, *tables) or [] for member in job.episodes.members]
     return np.dtype(f"<U{max([1, *(len(word) for some in words for word in some)])}")
-
-
-def _open(
-    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> IO[bytes]:
-    """Open an array of an npz file for writing its values in order."""
-    write: Callable[..., None] = npy_format.write_array_header_2_0
-    file = archive.open(f"{name}.npy", "w", force_zip64=True)
-    about = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    write(file, about)
-    return file

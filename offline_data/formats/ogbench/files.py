@@ -31,6 +31,7 @@ from offline_data.formats.files.episodes import read_runs, steps_of
 from offline_data.formats.ogbench.names import Name
 from offline_data.raw.arrays import npz_arrays
 from offline_data.raw.npy import NpyHeader, NpzArrays, open_npz
+from offline_data.store.arrays import MASK
 
 REQUIRED = ("observations", "actions", "terminals")
 BUDGET = 1 << 42
@@ -39,7 +40,6 @@ _LARGEST = 1 << 31
 """Bytes of one trajectory, and of the column that marks their ends."""
 
 _LEAVES: dict[str, Key] = {"observations": ("observation",), "oracle_reps": ("oracle_reps",)}
-MASK: Key = ("next", "mask")
 
 _ENDS = (
     "Trajectories end after a fixed number of steps: each is truncated, and its last observation is "

@@ -194,6 +194,7 @@ _TARGETS = {  # modules and classes by name
     "lerobot": "offline_data.formats.lerobot.writer:LeRobotTarget",
     "robomimic": "offline_data.formats.robomimic.writer:RobomimicTarget",
     "d3rlpy": "offline_data.formats.d3rlpy.writer:D3rlpyTarget",
+    "ogbench": "offline_data.formats.ogbench.writer:OGBenchTarget",
     "ted": "offline_data.formats.torchrl.writer:TedTarget",
 }
 

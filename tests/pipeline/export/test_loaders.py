@@ -21,7 +21,8 @@ from offline_data.base.errors import UsageError
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.formats.registry import source_accepting
 from offline_data.testing.toy import write_toy
-from tests.pipeline.export.conftest import LENGTHS, discrete_batch, flat_batch
+from tests.pipeline.export.conftest import BATCHES, LENGTHS, discrete_batch, flat_batch
+from tests.toys.ogbench import LOADERS as OGBENCH_LOADERS
 
 Store = Callable[[str], Path]
 ENDS = np.cumsum(LENGTHS)
@@ -170,6 +171,27 @@ def test_npz_arrays_and_their_mapping(exported: Callable[..., Path], settings: S
     )
     ds = offline_data.load_dataset(str(stored.id), root=settings.root)
     np.testing.assert_array_equal(ds[:]["action"].numpy(), batch.steps["action",])
+
+
+@pytest.mark.parametrize("loader", OGBENCH_LOADERS)
+@pytest.mark.parametrize("name", ["flat", "without rewards", "discrete"])
+def test_ogbenchs_transitions(exported: Callable[..., Path], loader: str, name: str) -> None:
+    path, batch = exported(name, "ogbench", "toy.npz"), BATCHES[name]()
+    load, number = OGBENCH_LOADERS[loader], np.int32 if name == "discrete" else np.float32
+    found, compact = (load(path, np.float32, number, compact=one) for one in (False, True))
+    seen, actions = observations(batch), batch.steps["action",].astype(number)
+    before, after = (
+        np.concatenate([one[rows] for one in seen]) for rows in (np.s_[:-1], np.s_[1:])
+    )
+    np.testing.assert_array_equal(found["observations"], before.astype(np.float32))
+    np.testing.assert_array_equal(found["next_observations"], after.astype(np.float32))
+    np.testing.assert_array_equal(found["actions"], actions)
+    np.testing.assert_array_equal(np.flatnonzero(found["terminals"]), ENDS - 1)
+    valid = np.flatnonzero(compact["valids"])
+    np.testing.assert_array_equal(compact["observations"], np.concatenate(seen).astype(np.float32))
+    np.testing.assert_array_equal(compact["observations"][valid + 1], found["next_observations"])
+    np.testing.assert_array_equal(compact["actions"][valid], actions)
+    assert source_accepting(path).name == "ogbench"
 
 
 def test_zarr_chunks_by_hand(exported: Callable[..., Path]) -> None:

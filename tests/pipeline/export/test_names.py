@@ -34,6 +34,11 @@ TAKEN: list[tuple[str, dict[Any, Any]]] = [
     ("zarr", {("observation", "action"): SEEN}),
     ("rlds", {("reward",): STEPS}),
     ("rlds", {("is_first",): STEPS}),
+    *(
+        ("ogbench", {("info", name): SEEN})
+        for name in ("observations", "actions", "terminals", "rewards", "valids")
+    ),
+    ("ogbench", {("info", "a_b"): SEEN, ("info", "a", "b"): SEEN}),
     *(("lerobot", {(name,): STEPS}) for name in ("task", "frame_index", "task_index")),
     ("lerobot", {("observation", "images", "a"): IMAGES, ("observation", "a"): IMAGES}),
     ("parquet", {("a", "b.c"): STEPS, ("a.b", "c"): STEPS}),

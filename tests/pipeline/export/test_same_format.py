@@ -24,6 +24,8 @@ from tests.toys.d4rl import TOYS, ToyD4RL, write_d4rl_hdf5
 from tests.toys.diffusion_policy import toy_arrays, umi_arrays, write_zarr
 from tests.toys.lerobot import write_lerobot
 from tests.toys.minari import box, discrete, toy_episode, write_minari
+from tests.toys.ogbench import toy_arrays as toy_arrays_of_ogbench
+from tests.toys.ogbench import write_ogbench
 from tests.toys.rlds import write_toy_rlds
 from tests.toys.robomimic import isaac_demo, libero_demo, toy_demo, write_demos
 
@@ -381,7 +383,25 @@ def test_ted(tmp_path: Path) -> None:
     same_rows([open_reader(path), open_reader(back.path)])
 
 
+@pytest.mark.parametrize("kind", ["scene", "powderworld"])
+def test_ogbench(kind: str, tmp_path: Path) -> None:
+    """All but actions in last states, which lead nowhere and are not read."""
+    arrays = toy_arrays_of_ogbench(kind, (4, 2, 6), image=kind == "powderworld")
+    path = write_ogbench(tmp_path / "in.npz", arrays)
+    out, losses, both = there_and_back(path, tmp_path, "ogbench", "out.npz")
+    assert losses == []
+    same_rows(both)
+    last = np.flatnonzero(arrays["terminals"])
+    with np.load(out) as found:
+        assert {*found} == {*arrays}
+        for name, expected in arrays.items():
+            if name == "actions":
+                expected[last] = expected[last - 1]
+            assert found[name].dtype == expected.dtype
+            np.testing.assert_array_equal(found[name], expected, name)
+
+
 def test_every_format_is_here() -> None:
     """Parquet and npz come back with an equal digest: see `test_read_back`; hf has no reader."""
-    here = {"robomimic", "minari", "d4rl", "d3rlpy", "zarr", "rlds", "lerobot", "ted"}
+    here = {"robomimic", "minari", "d4rl", "d3rlpy", "zarr", "rlds", "lerobot", "ogbench", "ted"}
     assert {*TARGETS} == here | {"parquet", "npz", "hf"}
