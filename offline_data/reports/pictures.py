@@ -30,6 +30,7 @@ MOST_POINTS = 400  # steps of `Curves`
 _CHUNK_ITEMS = 1 << 20
 _MOST_MARKS = 1000
 _MOST_SELECTED = 64  # histograms of a leaf that is given to `select`
+_ROUNDING = 1e-12  # share of the largest variance below which another is an error of rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,8 +428,10 @@ def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage 
     variances = np.maximum(variances[::-1], 0)
     if not variances[0] > 0:
         return None, "every observation is the same"
+    variances[variances < _ROUNDING * variances[0]] = 0
     components = np.zeros((2, len(kept)))
-    components[: min(2, len(kept))] = vectors.T[::-1][:2]
+    varying = np.count_nonzero(variances[:2])
+    components[:varying] = vectors.T[::-1][:varying]
     largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], 1)
     components *= np.where(largest < 0, -1, 1)  # LAPACK gives either sign
     points = np.concatenate([(chunk - center) @ components.T for chunk in read_standardized_rows()])

@@ -147,6 +147,18 @@ def test_coverage_is_that_of_the_covariance_matrix(
     np.testing.assert_allclose(again.explained, coverage.explained, rtol=1e-9)
 
 
+def test_components_of_rounding_errors_are_none(tmp_path: Path) -> None:
+    along = np.linspace(0, 1, 50)
+    observations = np.stack([along, 3 * along + 1, -along / 7], axis=1)
+    episode = {"observations": observations, "actions": np.ones((49, 1)), "truncations": True}
+    stored = api.convert([episode], "line", root=tmp_path)
+    coverage = summarise(open_reader(stored.path)).coverage
+    assert coverage is not None
+    assert coverage.explained == (1.0, 0.0)
+    assert (coverage.components[1] == 0).all()
+    assert coverage.counts[:, 0].sum() == 49 == coverage.counts.sum()
+
+
 def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
     frames = np.zeros((3, 64, 64, 3), np.uint8)
     episode = {

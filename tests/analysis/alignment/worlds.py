@@ -30,7 +30,8 @@ def world(
             state = np.concatenate([state[:2] + 0.4 * state[2:], 0.5 * state[2:] + 0.4 * action])
             states.append(state)
             acted.append(action)
-            rewards.append([-float(action @ action) - abs(float(state[0]))])
+            x, y = action.tolist()  # the product of BLAS differs between processors in its last bit
+            rewards.append([-(x * x + y * y) - abs(float(state[0]))])
         seen += states
         frames += [_spot(one[:2]) for one in states] if camera else []
     rows = episodes * length
