@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -166,6 +166,11 @@ def is_numeric(leaf: LeafSpec) -> bool:
     """Return True for a leaf of real numbers, one at least, that is not an image, text or flag."""
     other = leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype
     return prod(leaf.shape) > 0 and not other
+
+
+def numeric(leaves: Mapping[Key, LeafSpec], root: str = "") -> dict[Key, LeafSpec]:
+    """Return those of some leaves that `is_numeric` accepts, below one root or all."""
+    return {k: one for k, one in leaves.items() if is_numeric(one) and root in ("", k[0])}
 
 
 def zero_rows(values: NDArray[Any]) -> NDArray[np.intp]:

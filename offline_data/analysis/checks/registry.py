@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
 from typing import Any, TypeAlias, TypeGuard, get_origin
 
+from offline_data.analysis.checks import rules
 from offline_data.analysis.checks.finding import SEVERITIES, Finding
 from offline_data.analysis.checks.rule import Measured, Rule
 from offline_data.base.errors import OfflineDataError, UnknownNameError, UsageError
@@ -20,23 +22,7 @@ RewardFunction: TypeAlias = Callable[[Any, Any, Any], Any]
 
 _ATTRIBUTES = ("code", "name", "severity")
 _MODULES = (  # modules of the rules of this package; each is imported when rules are listed
-    *(
-        f"offline_data.analysis.checks.rules.{name}"
-        for name in (
-            *(
-                "actions",
-                "alignment",
-                "duplicates",
-                "ends",
-                "files",
-                "images",
-                "published",
-                "rewards",
-            ),
-            "values",
-            "videos",
-        )
-    ),
+    *(one.name for one in iter_modules(rules.__path__, f"{rules.__name__}.")),
     "offline_data.pipeline.preprocess.rules",
     "offline_data.text.rules",
 )

@@ -61,7 +61,7 @@ class Rule(ABC):
 
     A run creates each rule once. It passes each leaf that `leaves` names to `measure`, block by
     block, in several threads, merges the results of a leaf in order of rows, and passes them to
-    `findings`. A rule whose measures are a `Tally` may override `message` instead: it then has one
+    `of_leaf`. A rule whose measures are a `Tally` may override `message` instead: it then has one
     finding for each leaf. Rules that need no rows, only the manifest or the table of episodes,
     override `findings` alone; rules that compare datasets with each other override `across`.
 
@@ -116,8 +116,12 @@ class Rule(ABC):
     def findings(self, measured: Measured) -> Iterable[Finding]:
         """Return the findings of one dataset, from what `measure` returned for each leaf."""
         for key, found in measured.leaves.items():
-            if found and (message := self.message(measured.reader, key, found)):
-                yield self.finding(measured.reader, message, found.place, count=found.number)
+            yield from self.of_leaf(measured.reader, key, found)
+
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Any) -> Iterable[Finding]:
+        """Return the findings on one leaf, from its merged measures."""
+        if found and (message := self.message(reader, key, found)):
+            yield self.finding(reader, message, found.place, count=found.number)
 
     def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
         """Return the finding on one leaf, at `found.place` on `found.number` rows; empty: none."""

@@ -7,27 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from offline_data.analysis.checks.block import RowBlock, all_leaves, is_numeric
+from offline_data.analysis.checks.block import RowBlock, all_leaves, numeric
 from offline_data.analysis.checks.finding import Finding
 from offline_data.analysis.checks.rule import Measured, Rule, Tally
-from offline_data.analysis.checks.rules.values import RangeRule, name_features
+from offline_data.analysis.checks.rules.values import Range, RangeRule, name_features
 from offline_data.base.plurals import plural
 from offline_data.episode.fields import Key, join_key
-from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader
 from offline_data.store.spaces import LeafSpace, declared_spaces, mismatched_spaces
 
 _TOLERANCE = 1e-6  # relative distance beyond a bound that rounding to float32 can make
-
-
-def action_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
-    """Return the numeric leaves of the action."""
-    return _numeric_leaves(reader, "action")
-
-
-def _numeric_leaves(reader: DatasetReader, root: str) -> dict[Key, LeafSpec]:
-    known = all_leaves(reader).items()
-    return {key: leaf for key, leaf in known if key[0] == root and is_numeric(leaf)}
 
 
 def declared_bounds(reader: DatasetReader, root: str = "action") -> dict[Key, LeafSpace]:
@@ -36,18 +25,17 @@ def declared_bounds(reader: DatasetReader, root: str = "action") -> dict[Key, Le
     Raises:
         FormatError: The space cannot be read.
     """
-    leaves = _numeric_leaves(reader, root)
+    leaves = numeric(all_leaves(reader), root)
     return {key: space for key, space in declared_spaces(reader).items() if key in leaves}
 
 
 def _bounded_actions(_rule: Rule, reader: DatasetReader) -> list[Key]:
     """Return the floating-point leaves of a Box with finite bounds, the upper ones larger."""
-    leaves = action_leaves(reader)
     return [
         key
         for key, space in declared_bounds(reader).items()
         if space.kind == "Box"
-        and leaves[key].dtype.startswith("float")
+        and reader.leaves[key].dtype.startswith("float")
         and np.isfinite([space.low, space.high]).all()
         and (space.high > space.low).all()
     ]
@@ -149,18 +137,13 @@ class SaturatedActions(Rule):
             return Tally(number=np.zeros(low.shape, np.int64), rows=len(values))
         return Tally(number=((values <= low) | (values >= high)).sum(0), rows=len(values))
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for key, found in measured.leaves.items():
-            share = np.atleast_1d(found.number / found.rows)
-            over = np.argwhere(share >= self.limits["share"])
-            if len(over):
-                yield self.finding(
-                    measured.reader,
-                    f"{name_features(over, share.size)} at the bounds in {100 * float(share.max()):.0f} % "
-                    "of the rows at most",
-                    leaf="/".join(key),
-                    count=len(over),
-                )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Tally) -> Iterator[Finding]:
+        share = np.atleast_1d(found.number / found.rows)
+        over = np.argwhere(share >= self.limits["share"])
+        if len(over):
+            most = f"in {100 * float(share.max()):.0f} % of the rows at most"
+            text = f"{name_features(over, share.size)} at the bounds {most}"
+            yield self.finding(reader, text, leaf=join_key(key), count=len(over))
 
 
 class ActionDtype(Rule):
@@ -176,15 +159,12 @@ class ActionDtype(Rule):
     hint = "cast with `preprocess --step cast`"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
-        leaves = action_leaves(measured.reader)
-        for key, bounds in declared_bounds(measured.reader).items():
-            stored, declared = np.dtype(leaves[key].dtype), np.dtype(bounds.dtype)
+        reader = measured.reader
+        for key, bounds in declared_bounds(reader).items():
+            stored, declared = np.dtype(reader.leaves[key].dtype), np.dtype(bounds.dtype)
             if (stored.kind == "f") != (declared.kind == "f"):
-                yield self.finding(
-                    measured.reader,
-                    f"Rows are {stored}, and the space is {bounds.kind} of {declared}",
-                    leaf="/".join(key),
-                )
+                text = f"Rows are {stored}, and the space is {bounds.kind} of {declared}"
+                yield self.finding(reader, text, leaf=join_key(key))
 
 
 class ActionScale(RangeRule):
@@ -203,16 +183,11 @@ class ActionScale(RangeRule):
 
     leaves = _bounded_actions
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        spaces = declared_bounds(measured.reader)
-        for key, found in measured.leaves.items():
-            bounds = spaces[key]
-            farthest = np.maximum(np.abs(found.low), np.abs(found.high)).astype(np.float64)
-            part = float(np.nanmax(farthest / np.maximum(np.abs(bounds.low), np.abs(bounds.high))))
-            if 0 < part < self.limits["part"]:
-                yield self.finding(
-                    measured.reader,
-                    f"No value exceeds {100 * part:.2g} % of the bounds ({bounds.low.min():g} to "
-                    f"{bounds.high.max():g})",
-                    leaf="/".join(key),
-                )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Range) -> Iterator[Finding]:
+        bounds = declared_bounds(reader)[key]
+        farthest = np.maximum(np.abs(found.low), np.abs(found.high)).astype(np.float64)
+        part = float(np.nanmax(farthest / np.maximum(np.abs(bounds.low), np.abs(bounds.high))))
+        if 0 < part < self.limits["part"]:
+            space = f"{bounds.low.min():g} to {bounds.high.max():g}"
+            text = f"No value exceeds {100 * part:.2g} % of the bounds ({space})"
+            yield self.finding(reader, text, leaf=join_key(key))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.checks.block import RowBlock, is_numeric, zero_rows
+from offline_data.analysis.checks.block import RowBlock, numeric, zero_rows
 from offline_data.analysis.checks.finding import Finding
 from offline_data.analysis.checks.rule import Measured, Rule, Tally
 from offline_data.analysis.checks.tokens import token_leaves
@@ -19,12 +19,9 @@ from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.store.reader import DatasetReader
 
 
-def _flags(reader: DatasetReader) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return whether each episode ends terminated, and truncated, `[E]`."""
-    return (
-        np.asarray(reader.episodes[("terminated",)], bool),
-        np.asarray(reader.episodes[("truncated",)], bool),
-    )
+def _flags(reader: DatasetReader) -> NDArray[np.bool_]:
+    """Return whether each episode ends terminated, and truncated, `[2, E]`."""
+    return np.array([reader.episodes[(name,)] for name in ("terminated", "truncated")], bool)
 
 
 class _EpisodeRule(Rule):
@@ -41,12 +38,12 @@ class _EpisodeRule(Rule):
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
         found = np.flatnonzero(self.choose(reader))
-        if len(found):
+        if count := len(found):
             first = int(found[0])
             row = int(reader.starts[first]) + (int(reader.lengths[first]) - 1) * self.at_end
-            subject = plural_of(len(found), reader.episode_count, "episode", *self.verbs)
-            message = f"{subject} {self.describe(reader)}"
-            yield self.finding(reader, message, episode=first, row=row, count=len(found))
+            some = plural_of(count, reader.episode_count, "episode", *self.verbs)
+            text = f"{some} {self.describe(reader)}"
+            yield self.finding(reader, text, episode=first, row=row, count=count)
 
     def describe(self, reader: DatasetReader) -> str:
         """Return the rest of the sentence, after the verb."""
@@ -69,8 +66,7 @@ class NeitherEnd(_EpisodeRule):
     problem = "neither terminated nor truncated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
-        terminated, truncated = _flags(reader)
-        return ~terminated & ~truncated
+        return np.asarray(~_flags(reader).any(axis=0))
 
 
 class BothEnds(_EpisodeRule):
@@ -89,8 +85,7 @@ class BothEnds(_EpisodeRule):
     problem = "both terminated and truncated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
-        terminated, truncated = _flags(reader)
-        return terminated & truncated
+        return np.asarray(_flags(reader).all(axis=0))
 
 
 class DoneInsideEpisode(Rule):
@@ -131,7 +126,7 @@ class UnknownFinalObservation(_EpisodeRule):
     problem = "no observation after the last action, which is not terminated"
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
-        return ~reader.final & ~_flags(reader)[0]
+        return np.asarray(~(reader.final | _flags(reader)[0]))
 
 
 class MadeUpFinalObservation(Rule):
@@ -147,42 +142,33 @@ class MadeUpFinalObservation(Rule):
     hint = "convert from the original files, with this package"
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        return [
-            key
-            for key, leaf in reader.observation_leaves.items()
-            if key[0] == "observation" and is_numeric(leaf)
-        ]
+        return numeric(reader.observation_leaves, "observation")
 
     def measure(self, block: RowBlock, key: Key) -> Tally:
         values = block.numbers(key)
         values = values.reshape(-1, prod(values.shape[1:]))
         at = block.known_ends
-        terminated, _ = _flags(block.reader)
-        cut = ~terminated[block.episodes[at]]
+        terminated = block.reader.episodes[("terminated",)]
+        cut = ~np.asarray(terminated[block.episodes[at]], bool)
         finals = at + np.arange(len(at)) + 1
         ends = values[finals[cut]]
         zero = ~ends.any(1)
         nan = np.isnan(ends).all(1) if ends.dtype.kind == "f" else np.zeros(len(ends), bool)
         low, high = block.extremes(key)
-        elsewhere = 0  # there, zero is a state like others
-        if not ((low > 0).any() or (high < 0).any()):
-            inside = zero_rows(values)
-            elsewhere = len(inside) - int(np.isin(finals, inside).sum())
+        never = (low > 0).any() or (high < 0).any()
+        zeros = finals[:0] if never else zero_rows(values)
+        elsewhere = len(zeros) - int(np.isin(finals, zeros).sum())  # a state like others there
         figures = {"ends": len(ends), "zero": int(zero.sum()), "nan": int(nan.sum())}
         return Tally.of(block, key, finals[cut][zero | nan], **figures, elsewhere=elsewhere)
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for found in measured.leaves.values():
-            zero = 0 if found.elsewhere else found.zero
-            if zero + found.nan:
-                what = "0" if not found.nan else "NaN" if not zero else "0 or NaN"
-                yield self.finding(
-                    measured.reader,
-                    f"Of {plural(found.ends, 'episode that is', 'episodes that are')} not terminated, "
-                    f"{plural(zero + found.nan, 'has', 'have')} only {what} as the observation after their last action",
-                    found.place,
-                    count=zero + found.nan,
-                )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Tally) -> Iterator[Finding]:
+        zero = 0 if found.elsewhere else found.zero
+        if number := zero + found.nan:
+            what = "0" if not found.nan else "NaN" if not zero else "0 or NaN"
+            ends = plural(found.ends, "episode that is", "episodes that are")
+            text = f"Of {ends} not terminated, {plural(number, 'has', 'have')} only {what}"
+            text += " as the observation after their last action"
+            yield self.finding(reader, text, found.place, count=number)
 
 
 class AutoresetRows(Rule):
@@ -201,35 +187,23 @@ class AutoresetRows(Rule):
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         reader = measured.reader
-        keys = [
-            key
-            for key, leaf in reader.observation_leaves.items()
-            if key[0] == "observation" and is_numeric(leaf)
-        ]
-        if not keys:
-            return
+        keys = numeric(reader.observation_leaves, "observation")
 
         def states(rows: NDArray[np.int64], after: bool) -> NDArray[Any]:
             found = [reader.observations_at(key, rows, after=after) for key in keys]
             return np.concatenate([one.reshape(len(rows), -1) for one in found], axis=1)
 
         reward = reader.step(REWARD) if REWARD in reader.step_leaves else None
-        shown = find_autoreset(states, reader.lengths, reader.final, reward)
-        if shown is None:
-            return
-        mode, ends = shown
-        what = (
-            "the next observation is the first one of the next episode"
-            if mode == "same_step"
-            else "the next episode begins with a row of the reset, whose action was ignored"
-        )
-        yield self.finding(
-            reader,
-            f"At {plural(ends, 'end')} of {len(reader.lengths) - 1:,} {what}: convert again with "
-            f'--autoreset {mode}, or `autoreset = "{mode}"` in the mapping',
-            count=ends,
-            about=mode,
-        )
+        found = find_autoreset(states, reader.lengths, reader.final, reward) if keys else None
+        if found is not None:
+            mode, ends = found
+            what = "observation is the first one of the next episode"
+            if mode == "next_step":
+                what = "episode begins with a row of the reset, whose action was ignored"
+            where = f"At {plural(ends, 'end')} of {reader.episode_count - 1:,}"
+            text = f"{where} the next {what}: convert again with --autoreset {mode}, "
+            text += f'or `autoreset = "{mode}"` in the mapping'
+            yield self.finding(reader, text, count=ends, about=mode)
 
 
 class OneStepEpisodes(_EpisodeRule):
@@ -251,9 +225,8 @@ class OneStepEpisodes(_EpisodeRule):
 
     def choose(self, reader: DatasetReader) -> NDArray[np.bool_]:
         short = reader.lengths == 1
-        share = short.sum() / reader.episode_count
-        few = share < self.limits["share"] or share == 1 or bool(token_leaves(reader))
-        return np.asarray(short & (not few))
+        some = self.limits["share"] <= short.mean() < 1 and not token_leaves(reader)
+        return np.asarray(short & some)
 
 
 class OutlierLength(_EpisodeRule):
@@ -281,11 +254,9 @@ class OutlierLength(_EpisodeRule):
         return (lengths > self.limits["times"] * _usual_length(lengths)) & (not few)
 
     def describe(self, reader: DatasetReader) -> str:
-        lengths = reader.lengths
-        return (
-            f"more than {self.limits['times']:g} times the length of 95 % of the others "
-            f"({_usual_length(lengths):,.0f} steps); the longest has {lengths.max():,}"
-        )
+        usual, longest = _usual_length(reader.lengths), reader.lengths.max()
+        times = f"more than {self.limits['times']:g} times"
+        return f"{times} the length of 95 % of the others ({usual:,.0f} steps); the longest has {longest:,}"
 
 
 def _usual_length(lengths: NDArray[np.int64]) -> float:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.checks.block import RowBlock, RowPlace
+from offline_data.analysis.checks.block import RowBlock
 from offline_data.analysis.checks.finding import Finding
-from offline_data.analysis.checks.rule import Measured, Rule, Tally
-from offline_data.analysis.checks.rules.values import RangeRule
+from offline_data.analysis.checks.rule import Rule, Tally
+from offline_data.analysis.checks.rules.values import Range, RangeRule
 from offline_data.analysis.checks.tokens import token_leaves
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural, plural_of
@@ -29,14 +29,6 @@ _LEAST = -1075
 
 def _reward_leaf(_rule: Rule, reader: DatasetReader) -> Iterable[Key]:
     return (REWARD,) if REWARD in reader.step_leaves else ()
-
-
-class _Sizes(NamedTuple):
-    """Number of rewards of each size, and the largest."""
-
-    counts: NDArray[np.int64]  # by binary exponent of the magnitude; zeros are not counted
-    greatest: float
-    place: RowPlace | None
 
 
 class RewardOutliers(Rule):
@@ -58,38 +50,33 @@ class RewardOutliers(Rule):
 
     leaves = _reward_leaf
 
-    def measure(self, block: RowBlock, key: Key) -> _Sizes:
+    def measure(self, block: RowBlock, key: Key) -> Tally:
         values = np.abs(block.numbers(key)[:, 0].astype(np.float64))
         values[~np.isfinite(values)] = 0
         counts = np.bincount(np.frexp(values[values > 0])[1] - _LEAST, minlength=_EXPONENTS)
         at = int(values.argmax())
-        greatest = float(values[at])
-        return _Sizes(counts, greatest, block.place(key, at) if greatest else None)
+        return Tally(counts=counts, high=float(values[at]), place=block.place(key, at))
 
-    def merge(self, first: _Sizes, second: _Sizes) -> _Sizes:
-        best = second if second.greatest > first.greatest else first
-        return _Sizes(first.counts + second.counts, best.greatest, best.place)
+    def merge(self, first: Tally, second: Tally) -> Tally:
+        if second.high > first.high:
+            first.place = second.place
+        return first + second
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        found: _Sizes | None = measured.leaves.get(REWARD)
-        if found is None or not found.counts.any():
-            return
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Tally) -> Iterator[Finding]:
+        sizes = np.flatnonzero(found.counts)
         above = np.cumsum(found.counts[::-1])[::-1]
         gap = int(np.ceil(np.log2(self.limits["times"])))
-        most = self.limits["share"] * above[0]
-        for exponent in np.flatnonzero(found.counts)[1:]:
-            below = np.flatnonzero(found.counts[:exponent])[-1]
-            if exponent - below > gap and above[exponent] <= most:
-                usual = 2.0 ** float(below + _LEAST)
-                yield self.finding(
-                    measured.reader,
-                    f"{plural(above[exponent], 'reward is', 'rewards are')} up to "
-                    f"{found.greatest:.6g} in magnitude; the "
-                    f"others are at most {usual:.3g}",
-                    found.place,
-                    count=int(above[exponent]),
-                )
-                return
+        few = above[sizes[1:]] <= self.limits["share"] * above[0]
+        outlying = sizes[1:][(np.diff(sizes) > gap) & few]
+        if len(outlying):
+            rows, usual = int(above[outlying[0]]), sizes[sizes < outlying[0]][-1]
+            yield self.finding(
+                reader,
+                f"{plural(rows, 'reward is', 'rewards are')} up to {found.high:.6g} in magnitude; "
+                f"the others are at most {2.0 ** float(usual + _LEAST):.3g}",
+                found.place,
+                count=rows,
+            )
 
 
 class ConstantReward(RangeRule):
@@ -106,12 +93,11 @@ class ConstantReward(RangeRule):
 
     leaves = _reward_leaf
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for low, high in measured.leaves.values():
-            if measured.reader.transitions > 1 and low == high and low != 0:
-                yield self.finding(
-                    measured.reader, f"Every reward is {low.item():.6g}", leaf="next/reward"
-                )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Range) -> Iterator[Finding]:
+        if reader.transitions > 1 and found.low == found.high != 0:
+            yield self.finding(
+                reader, f"Every reward is {found.low.item():.6g}", leaf="next/reward"
+            )
 
 
 class AllZeroReward(RangeRule):
@@ -128,16 +114,10 @@ class AllZeroReward(RangeRule):
 
     leaves = _reward_leaf
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for low, high in measured.leaves.values():
-            if not (low.any() or high.any() or token_leaves(measured.reader)):
-                rows = measured.reader.transitions
-                yield self.finding(
-                    measured.reader,
-                    f"All {plural(rows, 'reward is', 'rewards are')} 0",
-                    leaf="next/reward",
-                    count=rows,
-                )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Range) -> Iterator[Finding]:
+        if found.is_zero and not token_leaves(reader):
+            text = f"All {plural(reader.transitions, 'reward is', 'rewards are')} 0"
+            yield self.finding(reader, text, leaf="next/reward", count=reader.transitions)
 
 
 class ShiftedReward(Rule):
@@ -192,19 +172,13 @@ class ShiftedReward(Rule):
         figures = {"rows": len(inner), "before": before, "same": same, "after": after}
         return Tally.of(block, key, inner[~found[1]], **figures)
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for found in measured.leaves.values():
-            enough = self.limits["share"] * found.rows
-            shifted = max(found.before, found.after)
-            if found.rows and shifted >= enough > found.same:
-                which = "before" if found.before >= found.after else "after"
-                yield self.finding(
-                    measured.reader,
-                    plural_of(shifted, found.rows, "reward", "is", "are")
-                    + f" of the row {which}; {plural(found.same, 'is of its', 'are of their')} own row",
-                    found.place,
-                    count=shifted,
-                )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Tally) -> Iterator[Finding]:
+        shifted = max(found.before, found.after)
+        if found.rows and shifted >= self.limits["share"] * found.rows > found.same:
+            which = "before" if found.before >= found.after else "after"
+            text = plural_of(shifted, found.rows, "reward", "is", "are") + f" of the row {which}; "
+            text += f"{plural(found.same, 'is of its', 'are of their')} own row"
+            yield self.finding(reader, text, found.place, count=shifted)
 
     def _equal(self, values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
         size = np.maximum(1, np.maximum(np.abs(values), np.abs(others)))

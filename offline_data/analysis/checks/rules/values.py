@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.checks.block import RowBlock, all_leaves, is_numeric
+from offline_data.analysis.checks.block import RowBlock, all_leaves, numeric
 from offline_data.analysis.checks.finding import Finding, Severity
-from offline_data.analysis.checks.rule import Measured, Rule, Tally
+from offline_data.analysis.checks.rule import Rule, Tally
 from offline_data.analysis.checks.tokens import TOKEN_ROOTS
 from offline_data.base.plurals import plural
-from offline_data.episode.fields import Key, join_key
+from offline_data.episode.fields import REWARD, Key, join_key
 from offline_data.store.reader import DatasetReader
 
 MOST_LISTED = 8  # features that a message lists
@@ -26,6 +26,11 @@ class Range(NamedTuple):
 
     low: NDArray[Any]
     high: NDArray[Any]
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether all rows are 0."""
+        return not (self.low.any() or self.high.any())
 
 
 def name_features(places: NDArray[Any], total: int) -> str:
@@ -61,10 +66,8 @@ class NonFiniteValues(Rule):
         if np.isfinite(low).all() and np.isfinite(high).all():
             return None
         values = block.numbers(key)
-        nan = np.isnan(values)
-        bad = nan | np.isinf(values)
+        bad, count = ~np.isfinite(values), int(np.isnan(values).sum())
         rows = np.flatnonzero(bad.reshape(len(values), -1).any(1))
-        count = int(nan.sum())
         return Tally.of(block, key, rows, nan=count, inf=int(bad.sum()) - count)
 
     def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
@@ -76,8 +79,8 @@ class RangeRule(Rule):
     """A rule on the range of each feature over the whole dataset."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        known = all_leaves(reader).items()  # tokens are words, and padding is constant
-        return [key for key, leaf in known if is_numeric(leaf) and key[0] not in TOKEN_ROOTS]
+        known = numeric(all_leaves(reader))  # tokens are words, and padding is constant
+        return [key for key in known if key != REWARD and key[0] not in TOKEN_ROOTS]
 
     def measure(self, block: RowBlock, key: Key) -> Range:
         return Range(*block.extremes(key))
@@ -98,23 +101,15 @@ class ConstantFeature(RangeRule):
     severity = "warning"
     hint = "drop the feature with `preprocess`, or normalize with a lower limit of the deviation"
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        if measured.reader.transitions < 2:
-            return
-        for key, (low, high) in measured.leaves.items():
-            constant = np.atleast_1d((low == high) & ~((low == 0).all() & (high == 0).all()))
-            if key == ("next", "reward") or not constant.any():
-                continue
-            places = np.argwhere(constant)
-            yield self.finding(
-                measured.reader,
-                f"{name_features(places, constant.size)} constant"
-                if constant.size > 1
-                else f"Every row is {np.atleast_1d(low).ravel()[0]!s}",
-                leaf=join_key(key),
-                count=len(places),
-                severity=None if key[0] in _LEARNT else "info",
-            )
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Range) -> Iterator[Finding]:
+        places = np.argwhere(np.atleast_1d(found.low == found.high))
+        if len(places) and reader.transitions > 1 and not found.is_zero:
+            text = f"{name_features(places, found.low.size)} constant"
+            if found.low.size == 1:
+                text = f"Every row is {found.low.flat[0]!s}"
+            severity: Severity | None = None if key[0] in _LEARNT else "info"
+            leaf, count = join_key(key), len(places)
+            yield self.finding(reader, text, leaf=leaf, count=count, severity=severity)
 
 
 class AllZeroLeaf(RangeRule):
@@ -129,22 +124,11 @@ class AllZeroLeaf(RangeRule):
     severity = "warning"
     hint = "compare with the source; convert again with `--audit all`"
 
-    def findings(self, measured: Measured) -> Iterator[Finding]:
-        for key, (low, high) in measured.leaves.items():
-            if key == ("next", "reward") or low.any() or high.any():
-                continue
-            yield self.finding(
-                measured.reader,
-                f"All {plural(measured.reader.transitions, 'row is', 'rows are')} 0",
-                leaf=join_key(key),
-                count=measured.reader.transitions,
-                severity=_severity_of_zeros(measured.reader, key),
-            )
-
-
-def _severity_of_zeros(reader: DatasetReader, key: Key) -> Severity:
-    """Return the severity for a leaf of zeros: index 0 is an action, and infos may be empty."""
-    if key[0] not in _LEARNT:
-        return "info"
-    counted = all_leaves(reader)[key].dtype.startswith("float")
-    return "error" if counted or key[0] == "observation" else "warning"
+    def of_leaf(self, reader: DatasetReader, key: Key, found: Range) -> Iterator[Finding]:
+        if found.is_zero:
+            is_index = key[0] == "action" and found.low.dtype.kind != "f"  # 0 is one of them
+            learnt: Severity = "warning" if is_index else "error"
+            severity = learnt if key[0] in _LEARNT else "info"
+            rows, leaf = reader.transitions, join_key(key)
+            text = f"All {plural(rows, 'row is', 'rows are')} 0"
+            yield self.finding(reader, text, leaf=leaf, count=rows, severity=severity)
