@@ -72,6 +72,7 @@ def test_observations_outside_of_their_space(write: Write, layout: Any) -> None:
             layout=layout,
             spaces={"observation": space},
         )
+        assert found(path, "RL030") == []  # of the action
         return found(path, "RL023")
 
     assert findings(seen) == []

@@ -35,6 +35,13 @@ def test_outliers(write: Write) -> None:
     assert one.message.startswith("2 rewards are up to 9999 in magnitude; the others are at most 4")
 
 
+@pytest.mark.parametrize(("largest", "reported"), [(127.0, 0), (128.0, 1)])
+def test_outliers_begin_at_a_power_of_two(write: Write, largest: float, reported: int) -> None:
+    rewards = np.ones(3000)
+    rewards[7] = largest  # beyond 64 times the others, rounded to powers of two
+    assert len(found(with_rewards(write, rewards, [1000] * 3), "RL040")) == reported
+
+
 @pytest.mark.parametrize("sparse", [1, 100.0, 1e6])
 def test_sparse_rewards_are_no_outliers(write: Write, sparse: float) -> None:
     rewards = np.zeros(3000)
@@ -46,11 +53,11 @@ def test_constant_and_zero(write: Write) -> None:
     ones = with_rewards(write, np.full(41, -1.0))
     (one,) = found(ones, "RL041")
     assert (one.message, one.severity) == ("Every reward is -1", "info")
-    assert found(ones, "RL042") == []
+    assert found(ones, "RL042") == found(ones, "RL021") == []
     zeros = with_rewards(write, np.zeros(41))
     (zero,) = found(zeros, "RL042")
     assert (zero.message, zero.count) == ("All 41 rewards are 0", 41)
-    assert found(zeros, "RL041") == []
+    assert found(zeros, "RL041") == found(zeros, "RL022") == []
 
 
 def stated(observation: Any, action: Any, after: Any) -> Any:

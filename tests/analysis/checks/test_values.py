@@ -56,3 +56,9 @@ def test_all_zero_leaves(write: Write) -> None:
     assert (action.leaf, action.severity, action.count) == ("action", "error", 41)
     assert (grip.leaf, grip.severity) == ("grip", "info")
     assert found(path, "RL021") == []
+
+
+def test_the_action_zero_may_be_an_index(write: Write) -> None:
+    zeros = {("action",): np.zeros(41, np.int64)}
+    (one,) = found(write(changed(clean_batch(), steps=zeros)), "RL022")
+    assert (one.leaf, one.severity) == ("action", "warning")
