@@ -42,6 +42,10 @@ RECORDED: dict[str, tuple[int, str]] = {
     "buffers": (6_376, ""),
     "checks": (8, ""),
     "cli": (5_785, ""),
+    "document": (
+        431,
+        "blocks of results, and their renderers, came from the command line and the pages",
+    ),
     "episode": (1_100, ""),
     "episodes": (18, ""),
     "errors": (53, ""),

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PACKAGES = {
     "base": "Errors, settings, names, files, JSON and progress, which every other package uses.",
+    "document": "A result as blocks, tables and named values, which terminal, notebooks, pages and cards show alike.",
     "episode": "Whole episodes as arrays: the one shape that readers return and writers take.",
     "raw": "Bytes of files as arrays: HDF5, Arrow, npz, TFRecord, archives, images and video.",
     "fetch": "Files of hosts on this disk: planned first, then fetched, with sizes and digests checked.",

@@ -17,31 +17,19 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from offline_data.base.errors import UsageError
-from offline_data.base.files import human_bytes
 from offline_data.base.urls import redact
-from offline_data_cli.result import (
-    Block,
-    Drawing,
-    Field,
-    Fields,
-    Kind,
-    Lines,
-    Result,
-    Table,
-    TableColumn,
-)
+from offline_data.document.blocks import WORDS, Fields, Table, TableColumn
+from offline_data.document.values import format_nested, human
+from offline_data_cli.result import Block, Drawing, Lines, Result
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.segment import Segment
 
 
-UNKNOWN = "–"  # shown in a terminal for an unknown value; a pipe gets an empty cell
-
 _GAP = 2  # spaces between columns
 _NARROW = 12  # minimum width of a truncated text column
 _NAME = 24  # minimum width of a name that is folded so that other columns fit
-_REPEATED = 3  # maximum length of a list of equal items that is written out
 
 _PIPE = 80  # width of a drawing in a pipe
 _UNLIMITED = 1 << 16  # width of a table that is not truncated
@@ -207,55 +195,11 @@ def stderr_is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def human(value: Any, kind: Kind) -> str:
-    """Format a value for a terminal."""
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, bool):
-        return format_nested(value)
-    if kind == "count":
-        return f"{value:,}"
-    if kind == "bytes":
-        return human_bytes(value)
-    if kind == "share":
-        return f"{100 * value:.3g} %"
-    return number(value) if kind == "number" else str(value)
-
-
 def format_for_pipe(value: Any) -> str:
     r"""Format a value for another program: unrounded, one cell on one line."""
     if isinstance(value, bool):
         return format_nested(value)
     return "" if value is None else re.sub(r"[\t\n]", " ", str(value))
-
-
-def number(value: float) -> str:
-    """Format a number with four significant digits; integers below a million exactly."""
-    return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
-
-
-def format_nested(value: Any) -> str:
-    """Format nested values on one line, without empty ones; a list of equal items as `N × item`."""
-    if isinstance(value, Mapping):
-        return ", ".join(
-            f"{key}: {_in_brackets(item)}" for key, item in value.items() if not is_empty(item)
-        )
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, (list, tuple)):
-        return "none" if value is None else str(value)
-    if len(value) > _REPEATED and all(item == value[0] for item in value):
-        return f"{len(value)} × {_in_brackets(value[0])}"
-    return f"[{', '.join(map(_in_brackets, value))}]"
-
-
-def is_empty(value: Any) -> bool:
-    """Return True for None, and texts and collections without content."""
-    return value is None or (isinstance(value, (str, Mapping, list, tuple)) and not value)
-
-
-def _in_brackets(value: Any) -> str:
-    return f"({format_nested(value)})" if isinstance(value, Mapping) else format_nested(value)
 
 
 def clean(text: str) -> str:
@@ -336,19 +280,13 @@ def _plain_lines(block: Block) -> list[str]:
         return block.draw(_PIPE)
     heading = [block.title] if block.title else []
     if isinstance(block, Table):
-        titles = "\t".join(column.title for column in block.columns)
+        titles = "\t".join(column.title.upper() for column in block.columns)
         return [*heading, titles, *("\t".join(map(format_for_pipe, row)) for row in block.rows)]
     return heading + [
         f"{format_for_pipe(f.label)}\t{format_for_pipe(v)}"
         for f in block.fields
-        for v in _list_values(f)
+        for v in f.values()
     ]
-
-
-def _list_values(field: Field) -> list[Any]:
-    """Return the values of a field, one per line, except unknown and empty ones."""
-    values = field.value if isinstance(field.value, (list, tuple)) else [field.value]
-    return [value for value in values if value is not None and value != ""]
 
 
 def _print_rich(block: Block, console: Console) -> None:
@@ -381,20 +319,21 @@ def _print_rich(block: Block, console: Console) -> None:
         grid.add_column(no_wrap=True, style="bold")
         grid.add_column(overflow="fold")
         for field in block.fields:
-            for place, value in enumerate(_list_values(field)):
+            for place, value in enumerate(field.values()):
                 text = Text(human(value, field.kind), style=_style(field.label, value))
                 grid.add_row("" if place else field.label, text)
         console.print(grid)
         return
-    columns = []
-    for place, column in enumerate(block.columns):
-        values = [row[place] for row in block.rows]
-        if any(value not in {None, ""} for value in values):
-            texts = [
+    columns = [
+        (
+            column,
+            [
                 Text(human(value, column.kind), style=_style(column.title, value))
                 for value in values
-            ]
-            columns.append((column, texts))
+            ],
+        )
+        for column, values in block.known()
+    ]
     longest = [
         (column, max(cell_len(column.title), *(cell.cell_len for cell in cells)))
         for column, cells in columns
@@ -402,12 +341,12 @@ def _print_rich(block: Block, console: Console) -> None:
     shown, gone = [], []
     for (column, cells), width in zip(columns, column_widths(longest, console.width), strict=True):
         if not width:
-            gone.append(column.title)
+            gone.append(column.title.upper())
             continue
         shown.append(cells)
         grid.add_column(
-            column.title,
-            justify="left" if column.kind == "text" else "right",
+            column.title.upper(),
+            justify="left" if column.kind in WORDS else "right",
             overflow="ellipsis" if column.clip else "fold",
             no_wrap=column.clip,
             width=width,
@@ -451,7 +390,7 @@ def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> lis
 
     def least(column: TableColumn, longest: int) -> int:
         """Return the minimum width of a column but the first."""
-        return min(longest, max(_NARROW, len(column.title))) if column.kind == "text" else longest
+        return min(longest, max(_NARROW, len(column.title))) if column.kind in WORDS else longest
 
     whole, folded = width, width // 2
     if any(column.keep for column, _ in columns[1:]):

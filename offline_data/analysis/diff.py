@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.statistics import DatasetStats, dataset_stats
+from offline_data.analysis.figures import DatasetStats
+from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.progress import SILENT, Progress
 from offline_data.episode.cut import runs_within

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.analysis.checks.block import RowBlock, is_image, is_numeric
-from offline_data.analysis.statistics import MOST_FEATURES
+from offline_data.analysis.figures import MOST_FEATURES
 from offline_data.base.errors import UnknownLeafError
 from offline_data.base.ids import unknown
 from offline_data.base.plurals import plural

@@ -10,23 +10,31 @@ minimum, maximum                      x      the observation after the last acti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.histograms import FeatureHistogram, Histograms
+from offline_data.analysis.figures import (
+    MOST_FEATURES,
+    DatasetStats,
+    EpisodeStats,
+    FeatureStats,
+    LeafStats,
+    Spread,
+    TextStats,
+)
+from offline_data.analysis.histograms import Histograms
 from offline_data.base.errors import ManifestError, NotFoundError, UsageError
-from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.episode.fields import Key, join_key, next_of, split_key
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED, LeafSpec, leaves_by_file
-from offline_data.store.quantiles import LEVELS, QUANTILES, QuantileSketch
+from offline_data.store.quantiles import QUANTILES, QuantileSketch
 from offline_data.store.reader import DatasetReader
-from offline_data.store.statistics import BLOCK_ITEMS, Moments, Number, item_moments, moments_of
+from offline_data.store.statistics import BLOCK_ITEMS, Moments, item_moments, moments_of
 
 if TYPE_CHECKING:
     Chunk: TypeAlias = tuple[Key, NDArray[np.generic]]  # leaf, rows `[n, …]`; text: codes
@@ -36,217 +44,7 @@ CHUNK_ITEMS = 1 << 20  # items of a chunk, so that a few float64 copies take ten
 
 MOST_COMMON = 5  # number of most common words listed for a text leaf
 
-MOST_FEATURES = 1024  # numbers in a row of a leaf that has figures of each of them: images have not
-
 _NARROW = 64  # numbers in a row up to which it is faster to make each column contiguous first
-
-_ENDS = ("q01", "q99")  # quantiles in openpi's `norm_stats.json`
-
-_TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
-
-
-@pickled_by_name
-@dataclass(frozen=True, eq=False)
-class FeatureStats:
-    """Figures of each number of a leaf's rows, over the finite values of it; arrays `[*shape]`.
-
-    Final observations count in `min` and `max` alone, see `LeafStats`.
-    """
-
-    count: NDArray[np.int64]
-    """Finite values."""
-    min: NDArray[np.generic]
-    """In the leaf's dtype, booleans as 0 and 1; NaN where no value is finite, like the next three."""
-    max: NDArray[np.generic]
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-    """Standard deviation of the population."""
-    quantiles: NDArray[np.float64]
-    """At the levels `QUANTILES`, `[*shape, levels]`; levels 0 and 1 are `min` and `max`. NaN where no
-    value is finite."""
-    rank_error: float
-    """Bound of the distance between ranks of `quantiles` and the exact ones, as a share of the rows:
-    0 where they are exact, as for fewer than 1,024 rows (8,192 of up to 32 numbers)."""
-    histogram: FeatureHistogram
-
-
-@pickled_by_name
-@dataclass(frozen=True, repr=False)
-class LeafStats:
-    """Statistics over the finite items of a numeric leaf; printed, those of each feature.
-
-    They are of the T rows of an episode that a policy sees. The observation after its last action, if it
-    is known, counts in `min` and `max` alone.
-    """
-
-    key: str
-    """TED key, parts joined by `/`."""
-    dtype: str
-    shape: tuple[int, ...]
-    """Shape of one row."""
-    rows: int
-    """Number of rows, without final observations: `N`."""
-    min: Number | None
-    """None for complex leaves and if no item is finite, like the next three."""
-    max: Number | None
-    mean: float | None
-    std: float | None
-    """Population standard deviation."""
-    nan: int
-    inf: int
-    features: FeatureStats | None = field(default=None, compare=False)
-    """Figures of each number of a row; None for complex leaves and rows of more than `MOST_FEATURES`."""
-
-    @property
-    def kind(self) -> str:
-        """Its dtype and the shape of a row, `float32[3]`."""
-        return self.dtype + (str(list(self.shape)) if self.shape else "")
-
-    def feature_rows(self) -> list[tuple[str, int, Number, Number, float, float]]:
-        """List name (`action[0]`), count, min, max, mean and std of each feature, if there are several."""
-        found = self.features
-        if found is None or prod(self.shape) < 2:
-            return []
-        places = [str(list(place)) for place in np.ndindex(*self.shape)]
-        columns = (found.count, found.min, found.max, found.mean, found.std)
-        figures = zip(*(column.ravel().tolist() for column in columns), strict=True)
-        return [(self.key + place, *row) for place, row in zip(places, figures, strict=True)]
-
-    def quantile_rows(self) -> list[tuple[str | float, ...]]:
-        """List name and quantiles at the levels `QUANTILES` of each feature, or of the only one."""
-        if self.features is None:
-            return []
-        rows = self.features.quantiles.reshape(-1, len(QUANTILES)).tolist()
-        places = list(np.ndindex(*self.shape)) if len(rows) > 1 else [()]
-        names = [self.key + (str(list(place)) if place else "") for place in places]
-        return [(name, *row) for name, row in zip(names, rows, strict=True)]
-
-    def __repr__(self) -> str:
-        figures = (self.min, self.max, self.mean, self.std, self.nan, self.inf)
-        table = _format_table(["LEAF", "TYPE", *_TITLES], [[self.key, self.kind, *figures]])
-        rows = self.feature_rows()
-        each = _format_table(["FEATURE", "FINITE", *_TITLES[:4]], rows)
-        return f"{table}\n\n{each}" if rows else table
-
-
-@dataclass(frozen=True)
-class TextStats:
-    """Statistics of a text leaf."""
-
-    key: str
-    rows: int
-    distinct: int
-    """Number of distinct words that occur."""
-    missing: int
-    """Number of items without text in the source."""
-    most_common: tuple[tuple[str, int], ...]
-    """Up to `MOST_COMMON` words with their counts, most frequent first."""
-
-
-@pickled_by_name
-@dataclass(frozen=True)
-class Spread:
-    """Distribution of the finite values of one quantity over the episodes."""
-
-    min: float
-    median: float
-    mean: float
-    max: float
-
-
-@pickled_by_name
-@dataclass(frozen=True)
-class EpisodeStats:
-    """Statistics of episodes."""
-
-    length: Spread | None
-    returns: Spread | None
-    """Undiscounted returns; None if none is finite."""
-    terminated: float
-    """Fraction of episodes that end terminated, in [0, 1]."""
-    truncated: float
-    without_final_observation: int
-    """Number of episodes whose observation after the last action is unknown."""
-
-
-@pickled_by_name
-@dataclass(frozen=True, repr=False)
-class DatasetStats:
-    """All statistics of a dataset or a view of it, leaves ordered by key; printed as tables."""
-
-    id: str
-    transitions: int
-    episodes: int
-    leaves: tuple[LeafStats, ...]
-    texts: tuple[TextStats, ...]
-    per_episode: EpisodeStats
-    quantile_levels: tuple[float, ...] = QUANTILES
-    """Levels of the quantiles in `features`."""
-    actions: LeafStats | None = None
-    """Of action chunks or relative actions, if requested; a row is one action of one chunk."""
-
-    def __getitem__(self, key: str | tuple[str, ...]) -> LeafStats | TextStats:
-        """Return the figures of one leaf by its TED key; raises `NotFoundError`."""
-        name = join_key(split_key(key) if isinstance(key, str) else key)
-        every: tuple[LeafStats | TextStats, ...] = (*self.leaves, *self.texts)
-        known = {leaf.key: leaf for leaf in every}
-        if name not in known:
-            raise NotFoundError(f"There is no leaf {name!r}; there are {', '.join(known)}")
-        return known[name]
-
-    def norm_stats(self, state: str | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
-        """Return the content of openpi's `norm_stats.json`: figures of `state` and `actions`.
-
-        Actions are those of `actions` if chunks or relative actions were requested, else the leaf.
-
-        Args:
-            state: Leaf of the robot's state; None: `observation/state` or the only observation.
-
-        Raises:
-            NotFoundError: No such leaf.
-            UsageError: No leaf named and none is obvious, or one that is not a vector of numbers
-                with finite values.
-        """
-        seen = [leaf.key for leaf in self.leaves if split_key(leaf.key)[0] == "observation"]
-        if state is None and "observation/state" not in seen and len(seen) != 1:
-            raise UsageError(
-                f"{self.id} has no leaf observation/state and {plural(len(seen), 'other')}",
-                hint="name the robot's state: --state KEY, norm_stats(KEY)",
-            )
-        state = state or ("observation/state" if "observation/state" in seen else seen[0])
-        found = {}
-        for name, leaf in (("state", self[state]), ("actions", self.actions or self["action"])):
-            figures = leaf.features if isinstance(leaf, LeafStats) else None
-            vector = isinstance(leaf, LeafStats) and len(leaf.shape) < 2
-            if figures is None or not vector or not np.all(figures.count):
-                raise UsageError(
-                    f"openpi's {name} are one vector of numbers, and {leaf.key!r} is not, or has "
-                    "elements without a finite value"
-                )
-            levels = {name: figures.quantiles[..., QUANTILES.index(LEVELS[name])] for name in _ENDS}
-            columns = {"mean": figures.mean, "std": figures.std, **levels}
-            found[name] = {key: column.reshape(-1).tolist() for key, column in columns.items()}
-        return {"norm_stats": found}
-
-    def __repr__(self) -> str:
-        episodes = self.per_episode
-        leaves = [
-            (one.key, one.kind, *(getattr(one, t.lower()) for t in _TITLES)) for one in self.leaves
-        ]
-        spreads = [
-            (name, found.min, found.median, found.mean, found.max)
-            for name, found in (("length", episodes.length), ("return", episodes.returns))
-            if found is not None
-        ]
-        texts = [(one.key, one.distinct, one.missing) for one in self.texts]
-        counts = f"{plural(self.transitions, 'transition')} in {plural(self.episodes, 'episode')}"
-        blocks = [
-            f"{self.id}: {counts}, of which {100 * episodes.terminated:.3g} % end terminated",
-            _format_table(["LEAF", "TYPE", *_TITLES], leaves),
-            *([_format_table(["TEXT", "DISTINCT", "MISSING"], texts)] if texts else []),
-            _format_table(["EPISODES", "MIN", "MEDIAN", "MEAN", "MAX"], spreads),
-        ]
-        return "\n\n".join(blocks)
 
 
 def dataset_stats(
@@ -584,23 +382,3 @@ def _final_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iter
     for key, leaf in reader.observation_leaves.items():
         for rows in () if leaf.text else pieces.chunks([leaf], items):
             yield key, reader.leaf(table, next_of(key) if in_ted else key)[rows]
-
-
-def _format_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Format a table: text left-aligned, numbers right-aligned with four digits, None as `-`."""
-    cells = [list(map(str, titles)), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    texts = [not rows or isinstance(value, str) for value in (rows or [titles])[0]]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if text else cell.rjust(width)
-            for cell, width, text in zip(row, widths, texts, strict=True)
-        ).rstrip()
-        for row in cells
-    )
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

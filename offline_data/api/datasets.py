@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from offline_data.analysis.figures import DatasetStats
     from offline_data.analysis.info import DatasetInfo
     from offline_data.analysis.replay import Replay
-    from offline_data.analysis.statistics import DatasetStats
     from offline_data.base.config import Settings
     from offline_data.base.progress import Progress
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay

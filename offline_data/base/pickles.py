@@ -16,10 +16,10 @@ T = TypeVar("T", bound=type)
 _CLASSES = {  # without a public name, with objects in pickles, by module
     "analysis.alignment.find": "Alignment LeafAlignment",
     "analysis.diff": "DatasetDiff EpisodeDifferences FigureDifference ValueDifference",
+    "analysis.figures": "DatasetStats EpisodeStats FeatureStats LeafStats Spread",
     "analysis.histograms": "FeatureHistogram",
     "analysis.info": "DatasetInfo",
     "analysis.replay": "EpisodeReplay Replay",
-    "analysis.statistics": "DatasetStats EpisodeStats FeatureStats LeafStats Spread",
     "base.config": "Settings TransferLimits",
     "base.errors": "AccessError AuditError AuthError BufferUsageError FormatError ImmutableError "
     "IntegrityError InvalidIdError LockError ManifestError MissingDependencyError NetworkError "

@@ -14,7 +14,6 @@ from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
-from offline_data.base.files import human_bytes
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived
@@ -25,8 +24,9 @@ from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.described import Described
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
-from offline_data.buffers.views.html import fields_html, leaves_html
 from offline_data.buffers.writers import Writer
+from offline_data.document.blocks import Field, Fields, Kind
+from offline_data.document.html import render
 from offline_data.episode.fields import Key, join_key
 from offline_data.episode.split import in_pairs, split_episodes
 from offline_data.pipeline.preprocess.api import Preprocesses
@@ -573,22 +573,23 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         self._steps_storage.close()
 
     def _repr_html_(self) -> str:
-        from offline_data.analysis.info import schema_of
+        from offline_data.analysis.info import entry_info, schema_table
 
-        manifest, kind = self.manifest, type(self).__name__
-        fields = {
-            "rows": f"{len(self):,}",
-            "episodes": f"{len(self.episodes):,}",
-            "layout": manifest.layout,
-            "size": human_bytes(manifest.bytes),
+        found = entry_info(entry_at(self.data_path))
+        values = {
+            "transitions": len(self),
+            "episodes": len(self.episodes),
+            "layout": found.layout,
+            "size": found.bytes,
             "directory": self.data_path,
-            "licence": manifest.licence,
+            "licence": found.licence,
             "sampler": repr(self.sampler),
             "batch size": self.batch_size,
         }
-        schema = schema_of(self._steps_storage.reader)
-        leaves = ((key, leaf["dtype"], leaf["shape"]) for key, leaf in schema.items())
-        return fields_html(f"{kind} {manifest.id}", fields) + leaves_html(leaves)
+        kinds: dict[str, Kind] = {"transitions": "count", "episodes": "count", "size": "bytes"}
+        fields = (Field(name, value, kinds.get(name, "text")) for name, value in values.items())
+        title = f"{type(self).__name__} {self.manifest.id}"
+        return render(Fields(*fields, title=title), schema_table(found))
 
     def _origin(self) -> dict[str, Any]:
         return {**super()._origin(), "dataset": self.manifest.id}

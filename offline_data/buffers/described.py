@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from offline_data.analysis.statistics import DatasetStats, dataset_stats
+from offline_data.analysis.figures import DatasetStats
+from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.errors import NotFoundError
 from offline_data.buffers.specs import Specs, specs_of
 from offline_data.formats.environments import environment_of, make_environment, space_of

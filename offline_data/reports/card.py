@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from offline_data.analysis.info import DatasetInfo, compared_with_source, replay_line
-from offline_data.analysis.statistics import DatasetStats
+from offline_data.analysis.figures import DatasetStats, ends_fields, leaf_table, spread_table
+from offline_data.analysis.info import DatasetInfo, provenance_fields, schema_table
 from offline_data.base.files import human_bytes
-from offline_data.base.markdown import LONGEST, escape, escape_text, one_line
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import Field, Fields
+from offline_data.document.markdown import LONGEST, escape, escape_text, one_line, render, table_of
 from offline_data.reports.pictures import Histogram, histograms_of, ranges_of
 from offline_data.store.names import names_in
 
@@ -31,8 +32,6 @@ _LICENCES = {  # names of the Hub; another licence is `other` with a `license_na
     "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "gpl", "gpl-2.0", "gpl-3.0", "lgpl",
     "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "odc-by", "odbl", "pddl", "unlicense", "wtfpl",
 }  # fmt: skip
-_MOST_ROWS = 60
-_FILES = 8
 _BLOCKS, _COLUMNS = " ▁▂▃▄▅▆▇█", 16
 
 
@@ -72,12 +71,15 @@ def dataset_card(
         f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
         f"![Preview]({quote(picture)})" if picture else "",
         "## Schema",
-        _table(("Leaf", "Type", "Shape", "Rows"), _schema(info)),
-        "One row per step, or for observations one more per episode: the one after the last action.",
+        render(schema_table(info)),
         "## Statistics",
-        *_statistics(info, stats),
+        render(ends_fields(stats)),
+        render(leaf_table(stats.leaves)),
+        table_of(("Feature", "Minimum", "Median", "Maximum", "Histogram"), _features(info, stats)),
+        render(spread_table(stats)),
         "## Provenance",
-        "\n".join(_provenance(info)),
+        render(provenance_fields(info)),
+        render(Fields(Field("notes", info.notes))),
         "## Loading",
         _code_block("pip install offline-data", "console"),
         _code_block(
@@ -121,13 +123,6 @@ def _description(info: DatasetInfo) -> Iterator[str]:
         yield text
 
 
-def _schema(info: DatasetInfo) -> Iterator[tuple[str, ...]]:
-    for key, leaf in info.schema.items():
-        encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
-        kind = "text" if leaf["text"] else leaf["dtype"] + encoding
-        yield key, kind, str(list(leaf["shape"])), leaf["rows"]
-
-
 def _features(info: DatasetInfo, stats: DatasetStats) -> Iterator[tuple[str, ...]]:
     """Yield name, figures and a drawing of each feature, rewards and actions first."""
     names = names_in(info.about, {leaf.key: leaf.shape for leaf in stats.leaves})
@@ -158,47 +153,6 @@ def _draw(histogram: Histogram) -> str:
         return "always the same" if len(counts) else "no finite value"
     merged = np.add.reduceat(counts, np.arange(0, len(counts), -(-len(counts) // _COLUMNS)))
     return "".join(_BLOCKS[level] for level in np.ceil(8 * merged / merged.max()).astype(int))
-
-
-def _statistics(info: DatasetInfo, stats: DatasetStats) -> Iterator[str]:
-    figures = [
-        (one.key, *map(_number, (one.min, one.max, one.mean, one.std)), str(one.nan + one.inf))
-        for one in stats.leaves
-    ]
-    yield _table(("Leaf", "Minimum", "Maximum", "Mean", "Std", "Not finite"), figures)
-    yield _table(("Feature", "Minimum", "Median", "Maximum", "Histogram"), _features(info, stats))
-    episodes = stats.per_episode
-    spreads = [
-        (name, *map(_number, (one.min, one.median, one.mean, one.max)))
-        for name, one in (("length", episodes.length), ("return", episodes.returns))
-        if one is not None
-    ]
-    yield _table(("Episodes", "Minimum", "Median", "Mean", "Maximum"), spreads)
-    yield (
-        f"{100 * episodes.terminated:.3g} % of the episodes end terminated and "
-        f"{100 * episodes.truncated:.3g} % truncated; {episodes.without_final_observation:,} lack "
-        "the observation after the last action."
-    )
-
-
-def _provenance(info: DatasetInfo) -> Iterator[str]:
-    yield f"- Source: {escape(info.source)}, {escape(info.name)}, revision {escape(info.revision)}"
-    program = f"{info.converter.get('name', 'offline-data')} {info.converter.get('version', '')}"
-    yield f"- Converted by {escape(program)}, {escape(info.created or 'at an unknown time')}"
-    for parent in info.parents:
-        yield f"- Made from {escape(parent)}"
-    for file in info.files[:_FILES]:
-        digest = f", sha256 {escape(file['sha256'])}" if file.get("sha256") else ""
-        yield f"- File {escape(file.get('path'))}, from {escape_text(file.get('url') or 'a disk')}{digest}"
-    if len(info.files) > _FILES:
-        yield f"- {plural(len(info.files) - _FILES, 'more file')}"
-    yield f"- Read back and compared with the source: {compared_with_source(info.audit)}"
-    if (played := replay_line(info.replay, info.episodes)) is not None:
-        yield f"- Actions played in the environment: {escape(played)}"
-    for note in info.notes:
-        yield f"- {escape_text(note)}"
-    for leaf in info.dropped:
-        yield f"- Dropped: {escape(leaf.get('key'))}, {escape(leaf.get('reason'))}"
 
 
 def _where(info: DatasetInfo) -> str:
@@ -235,17 +189,6 @@ def _code_block(text: str, language: str) -> str:
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    listed = list(rows)
-    lines = [
-        titles,
-        ["---"] * len(titles),
-        *([escape(c) for c in row] for row in listed[:_MOST_ROWS]),
-    ]
-    more = f"\n\nand {len(listed) - _MOST_ROWS:,} more" if len(listed) > _MOST_ROWS else ""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
 
 
 def _number(value: float | None) -> str:

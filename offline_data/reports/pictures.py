@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.analysis.figures import MOST_FEATURES, DatasetStats, LeafStats
 from offline_data.analysis.frames import image_layout
 from offline_data.analysis.histograms import HISTOGRAM_BINS, Histograms
-from offline_data.analysis.statistics import MOST_FEATURES, DatasetStats, LeafStats, dataset_stats
+from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.errors import UsageError
 from offline_data.base.ids import did_you_mean
 from offline_data.base.plurals import plural

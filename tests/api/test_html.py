@@ -34,7 +34,7 @@ class Shown(HTMLParser):
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.add(tag)
         self.open.append(tag)
-        assert {name for name, _ in attrs} <= {"style"}
+        assert {name for name, _ in attrs} <= {"class", "scope", "tabindex"}
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -43,7 +43,7 @@ class Shown(HTMLParser):
         self.texts.append(data)
 
 
-ALLOWED = {"b", "table", "tr", "th", "td", "div"}
+ALLOWED = {"h3", "dl", "dt", "dd", "div", "table", "thead", "tbody", "tr", "th", "td", "code", "p"}
 
 
 @pytest.fixture
@@ -87,11 +87,11 @@ def test_it_says_what_there_is(toys: Callable[..., Path]) -> None:
         assert text in page.texts
     page = Shown(ds.episodes_at([2])._repr_html_())
     assert "DatasetView local:toy@1" in page.texts
-    assert page.texts[page.texts.index("rows") + 1] == "2"
+    assert page.texts[page.texts.index("Transitions") + 1] == "2"
     page = Shown(ds.episode(1)._repr_html_())
-    assert page.texts[page.texts.index("length") + 1] == "1"
-    assert page.texts[page.texts.index("final observation") + 1] == "not known"
-    assert page.texts[page.texts.index("ends") + 1] == "truncated"
+    assert page.texts[page.texts.index("Length") + 1] == "1"
+    assert page.texts[page.texts.index("Final observation") + 1] == "not known"
+    assert page.texts[page.texts.index("Ends") + 1] == "truncated"
 
 
 def test_long_tables_are_cut(toys: Callable[..., Path]) -> None:

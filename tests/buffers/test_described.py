@@ -15,7 +15,7 @@ import torch
 from minari.serialization import deserialize_space
 
 import offline_data
-from offline_data.analysis.statistics import LeafStats
+from offline_data.analysis.figures import LeafStats
 from offline_data.base.config import Settings
 from offline_data.base.errors import (
     FormatError,

@@ -17,21 +17,20 @@ import pytest
 from offline_data.analysis.checks.finding import SEVERITIES, Finding
 from offline_data.analysis.checks.formats import human_lines
 from offline_data.base.progress import SILENT
+from offline_data.document.blocks import Field, Fields, Table, TableColumn, card, table
+from offline_data.document.values import format_nested, human, number
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars, Notes, progress_for
 from offline_data_cli.render import (
     Mode,
     confirm,
-    format_nested,
-    human,
-    number,
     show,
     show_error,
     show_traceback,
     show_warning,
     to_json,
 )
-from offline_data_cli.result import Field, Fields, Lines, Result, Table, TableColumn, card, table
+from offline_data_cli.result import Lines, Result
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli, Terminal
@@ -64,8 +63,8 @@ def test_a_spec_names_values_of_objects_and_mappings() -> None:
     spec = "lowest_value=low:count high:number:clip:keep"
     found = table(spec, items, high=lambda item: 9 if isinstance(item, Spread) else item["of"])
     assert found.columns == [
-        TableColumn("LOWEST VALUE", "count"),
-        TableColumn("HIGH", "number", clip=True, keep=True),
+        TableColumn("lowest value", "count"),
+        TableColumn("high", "number", clip=True, keep=True),
     ]
     assert found.rows == [[1, 9], [3, {"high": 4.5}]]
     fields = card(items[1], "low peak=of.high:number missing also", also=None).fields

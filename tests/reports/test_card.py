@@ -17,8 +17,8 @@ from huggingface_hub import DatasetCard, DatasetCardData, metadata_load
 
 import offline_data
 from offline_data import api
+from offline_data.analysis.figures import DatasetStats
 from offline_data.analysis.info import DatasetInfo
-from offline_data.analysis.statistics import DatasetStats
 from offline_data.reports.card import dataset_card, size_category
 from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.reports.drawn import drawn_episodes
@@ -145,10 +145,10 @@ def test_the_body_has_schema_figures_and_how_to_load(
     card = dataset_card(info, stats)
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in card.splitlines()]
     assert ["action/grip", "int64", r"\[\]", "steps"] in rows
-    assert ["observation/state", "float32", r"\[4\]", "observations"] in rows
+    assert ["observation/state", "float32", r"\[4\]", "steps + 1"] in rows
     arm: Any = stats["action/arm"]
     figures = [f"{one:.4g}" for one in (arm.min, arm.max, arm.mean, arm.std)]
-    assert ["action/arm", *figures, "0"] in rows
+    assert ["action/arm", r"float32\[2\]", *figures, "0", "0"] in rows
     code = card.partition("```python\n")[2].partition("```")[0]
     line = next(line for line in code.splitlines() if "load_dataset" in line)
     assert line == f'ds = offline_data.load_dataset("{info.id}")'
@@ -207,7 +207,7 @@ def test_hostile_texts_are_only_text(known: tuple[DatasetInfo, DatasetStats]) ->
         for markup in ("<script", "](", "![", "`", "://", "@misc", "secret", "\x1b", "\u202e"):
             assert markup not in body, markup
         tables = [line.count("|") for line in body.splitlines() if line.startswith("|")]
-        assert set(tables) == {5, 6, 7}
+        assert set(tables) == {5, 6, 9}
         assert not re.search(r"^(---|\* |- - |\d+\. )", body, re.MULTILINE)
 
 

@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from offline_data.analysis import info
-from offline_data.analysis.statistics import Spread, dataset_stats
+from offline_data.analysis.figures import Spread
+from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.config import Settings
 from offline_data.base.errors import ManifestError, NotFoundError
 from offline_data.base.ids import DatasetId

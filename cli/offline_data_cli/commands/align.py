@@ -4,10 +4,11 @@ from typing import Annotated
 
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import table
 from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
-from offline_data_cli.result import Result, table
+from offline_data_cli.result import Result
 
 
 def align(

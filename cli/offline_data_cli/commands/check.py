@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 from offline_data.base.config import user_path
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.commands.manage import verify
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import AllDatasets, Context, SomeDatasets, option
-from offline_data_cli.result import Block, Lines, Result, non_empty, table
+from offline_data_cli.result import Block, Lines, Result
 
 if TYPE_CHECKING:
     from offline_data.analysis.checks.baseline import Comparison

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from offline_data.base.errors import UsageError
+from offline_data.document.blocks import card, table
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data.store.library import Entry
 from offline_data_cli.commands.download import stored_result
@@ -21,7 +22,7 @@ from offline_data_cli.options import (
     argument,
     option,
 )
-from offline_data_cli.result import Result, card, combine, table
+from offline_data_cli.result import Result, combine
 
 if TYPE_CHECKING:
     from offline_data.pipeline.preprocess.job import RunOptions

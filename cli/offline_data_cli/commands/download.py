@@ -11,6 +11,7 @@ from offline_data.base.config import Settings, TransferLimits, user_path
 from offline_data.base.errors import OfflineDataError, UsageError
 from offline_data.base.files import parse_bytes, write_user_file
 from offline_data.base.ids import DatasetId
+from offline_data.document.blocks import card, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.conversion import ConversionOptions, Given, parse_options
 from offline_data_cli.names import dataset_id
@@ -27,7 +28,7 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.render import choose
-from offline_data_cli.result import Lines, Result, card, combine, non_empty, table
+from offline_data_cli.result import Lines, Result, combine
 
 if TYPE_CHECKING:
     from offline_data.formats.files.proposal import Inspection

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from offline_data.base.errors import AccessError, NotFoundError, UsageError
 from offline_data.base.ids import unknown
+from offline_data.document.blocks import non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.complete import SCRIPTS
 from offline_data_cli.options import Context, argument
-from offline_data_cli.result import Result, non_empty, table
+from offline_data_cli.result import Result
 
 
 class Shell(str, Enum):

@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
+from offline_data.document.blocks import card, table
 from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
-from offline_data_cli.result import Result, card, table
+from offline_data_cli.result import Result
 
 _SIMILAR = ("nearest", "distance", "duplicate_of")
 _KINDS = {"length": "count", "idle": "share", "saturated": "share"}

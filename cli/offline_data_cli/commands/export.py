@@ -7,10 +7,11 @@ from typing import Annotated
 from offline_data.base.errors import UsageError
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import card, table
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, DryRun, argument, option
-from offline_data_cli.result import Result, card, table
+from offline_data_cli.result import Result
 
 
 class VideoCodec(str, Enum):

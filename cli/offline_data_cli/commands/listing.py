@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.errors import UsageError
+from offline_data.document.blocks import Field, Fields, card, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, count, option
-from offline_data_cli.result import Field, Fields, Result, card, non_empty, table
+from offline_data_cli.result import Result
 
 if TYPE_CHECKING:
     from offline_data.formats.search import CatalogDataset

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from offline_data.base.config import user_path
 from offline_data.base.errors import UsageError
+from offline_data.document.blocks import card, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, DryRun, argument, option
-from offline_data_cli.result import Result, card, non_empty, table
+from offline_data_cli.result import Result
 
 _MOST_RUNS = 8  # runs of episodes that are named; `--json` has all
 

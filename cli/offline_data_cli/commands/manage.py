@@ -17,6 +17,7 @@ from offline_data.base.errors import (
 from offline_data.base.files import human_bytes
 from offline_data.base.ids import parse_id
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
@@ -29,7 +30,7 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.render import confirm, say
-from offline_data_cli.result import Block, Result, combine, non_empty, table
+from offline_data_cli.result import Block, Result, combine
 
 if TYPE_CHECKING:
     from offline_data.store.cache import CacheItem, Removed

@@ -5,10 +5,11 @@ from enum import Enum
 from typing import Annotated
 
 from offline_data.base.errors import UsageError
+from offline_data.document.blocks import non_empty, table
 from offline_data_cli.commands.pages import Replace, new_figure, new_file, report, write_page
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, argument, option
-from offline_data_cli.result import Drawing, Result, non_empty, table
+from offline_data_cli.result import Drawing, Result
 
 
 class PictureKind(str, Enum):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from offline_data.base.errors import OfflineDataError, UsageError
 from offline_data.base.ids import looks_like_path
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import Field, Fields, card
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data_cli import complete
 from offline_data_cli.commands.copies import AsView, save_views
@@ -21,7 +22,6 @@ from offline_data_cli.commands.download import (
     plan_result,
     stored_result,
 )
-from offline_data_cli.commands.inspection import how_run
 from offline_data_cli.conversion import Audit, Layout
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
@@ -39,7 +39,7 @@ from offline_data_cli.options import (
     count,
     option,
 )
-from offline_data_cli.result import Field, Fields, Result, card
+from offline_data_cli.result import Result
 from offline_data_cli.watched import run_watched
 
 if TYPE_CHECKING:
@@ -304,6 +304,8 @@ def _format_time(seconds: float) -> str:
 
 def _list_functions(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return how the functions of a recipe were called; built-in steps are always batched."""
+    from offline_data.analysis.info import how_run
+
     lines = []
     for step in recipe:
         if step["step"] != "fn":

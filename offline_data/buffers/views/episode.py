@@ -14,8 +14,9 @@ from torch import Tensor
 
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
-from offline_data.base.plurals import plural
-from offline_data.buffers.views.html import fields_html, leaves_html, leaves_of
+from offline_data.base.plurals import plural, shorten
+from offline_data.document.blocks import Field, Fields, Table, table
+from offline_data.document.html import render
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.selection import whole_of
@@ -152,17 +153,16 @@ class Episode:
 
     def _repr_html_(self) -> str:
         ends = [name for name in ("terminated", "truncated") if self.metadata.get(name)]
-        fields = {
-            "length": self.length,
-            "return": self.return_,
-            "id": self.id,
-            "seed": self.seed,
-            "ends": " and ".join(ends),
-            "final observation": "" if self.final_observation else "not known",
-        }
-        return fields_html(f"Episode {self.number}", fields) + leaves_html(
-            leaves_of(self.transitions)
+        fields = Fields(
+            Field("length", self.length, "count"),
+            Field("return", self.return_, "number"),
+            Field("id", None if self.id is None else shorten(str(self.id))),
+            Field("seed", self.seed),
+            Field("ends", " and ".join(ends)),
+            Field("final observation", None if self.final_observation else "not known"),
+            title=f"Episode {self.number}",
         )
+        return render(fields, _leaf_table(self.transitions))
 
 
 def read_episode(buffer: Any, number: int, read: Callable[[Tensor], Any] | None = None) -> Episode:
@@ -221,3 +221,14 @@ def _arrays(leaf: Any) -> Any:
     if isinstance(leaf, TensorDictBase):
         return {name: _arrays(inner) for name, inner in leaf.items()}
     return leaf.detach().cpu().numpy()
+
+
+def _leaf_table(data: TensorDictBase) -> Table:
+    """Return the features of a TensorDict of rows, with the shape of all rows."""
+    rows = []
+    for key in data.keys(include_nested=True, leaves_only=True):
+        leaf: Any = data.get(key)
+        kind = str(getattr(leaf, "dtype", None) or "text").removeprefix("torch.")
+        name = key if isinstance(key, str) else join_key(key)
+        rows.append((name, kind, str(list(getattr(leaf, "shape", ())))))
+    return table("leaf:code type shape", rows)

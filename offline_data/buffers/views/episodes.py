@@ -15,8 +15,9 @@ from torch import Tensor
 from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.base.ids import unknown
 from offline_data.base.pickles import pickled_by_name
-from offline_data.base.plurals import plural
-from offline_data.buffers.views.html import ROWS, table_html
+from offline_data.base.plurals import plural, shorten
+from offline_data.document.blocks import Table, TableColumn
+from offline_data.document.html import as_html, element, render
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.selection import SubsetStorage, end_to_end
@@ -25,6 +26,9 @@ from offline_data.store.reader import DatasetReader, decode
 
 if TYPE_CHECKING:
     from offline_data.analysis.episodes import EpisodeQuality
+
+
+_ROWS = 10  # episodes that a notebook shows
 
 
 @pickled_by_name
@@ -191,10 +195,17 @@ class EpisodeTable:
         return f"EpisodeTable({plural(len(self), 'episode')}: {names})"
 
     def _repr_html_(self) -> str:
-        names, shown = self.keys(), min(len(self), ROWS)
-        columns = [map(_plain, self[name][:shown]) for name in names]
-        rows = ((number, *row) for number, row in enumerate(zip(*columns, strict=True)))
-        return table_html(("", *names), rows, len(self) - shown)
+        names, shown = self.keys(), min(len(self), _ROWS)
+        columns = [list(map(_as_cell, self[name][:shown])) for name in names]
+        numbers = [any(isinstance(value, float) for value in column) for column in columns]
+        titles = [
+            TableColumn(name, "number" if number else "text")
+            for name, number in zip(names, numbers, strict=True)
+        ]
+        rows = list(zip(range(shown), *columns, strict=True))
+        more = f"and {len(self) - shown:,} more" if len(self) > shown else None
+        shown_rows = render(Table((TableColumn("episode", "count"), *titles), rows))
+        return as_html((shown_rows, element("p", more) if more else None))
 
     def _load(self, key: Key) -> Tensor | list[Any]:
         if key in self._quality_keys:
@@ -264,3 +275,8 @@ class ViewEpisodes(EpisodeTable):
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _as_cell(value: Any) -> Any:
+    plain = _plain(value)
+    return shorten(plain) if isinstance(plain, str) else plain

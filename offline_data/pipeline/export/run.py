@@ -30,11 +30,11 @@ from offline_data.base.files import (
     write_durably,
 )
 from offline_data.base.json import as_unicode, read_json
-from offline_data.base.markdown import escape
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.progress import Progress
 from offline_data.base.version import __version__
+from offline_data.document.markdown import escape
 from offline_data.formats.folders import files_below
 from offline_data.formats.writing.base import (
     TARGETS,

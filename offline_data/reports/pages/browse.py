@@ -22,31 +22,27 @@ from urllib.parse import parse_qs, quote, urlsplit
 from offline_data.analysis.checks.registry import select_rules
 from offline_data.analysis.checks.run import run_checks
 from offline_data.analysis.episodes import episode_quality
-from offline_data.analysis.info import entry_info
+from offline_data.analysis.info import entry_info, schema_table
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.config import Settings
 from offline_data.base.errors import AccessError, NotFoundError, OfflineDataError
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
+from offline_data.document.html import Html, as_html, element, render, table_of
 from offline_data.reports.pages import sections
 from offline_data.reports.pages.distributions import leaf_parts, spread_parts
 from offline_data.reports.pages.episodes import example_episodes, read_episode
 from offline_data.reports.pages.page import (
-    Html,
-    as_html,
-    element,
     icon,
     page,
     page_of_sections,
     section,
     security_policy,
-    table,
 )
 from offline_data.reports.pages.player import article, episode_list, player
 from offline_data.reports.pages.texts import Decode, is_text, text_parts
 from offline_data.store.library import Entry, list_datasets, list_local
 from offline_data.store.manifest import Manifest
-from offline_data.store.names import feature_names
 from offline_data.store.reader import open_reader
 
 _T = TypeVar("_T")
@@ -221,7 +217,7 @@ def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
         for one in listing.datasets
     ]
     search = element("input", id="search", type="search", placeholder="Search", aria_label="Search")
-    found = table(("Dataset", "Transitions", "Episodes", "Size"), rows, numbers=3)
+    found = table_of(("Dataset", "Transitions", "Episodes", "Size"), rows, numbers=3)
     none = element("p", "There are none: offline-data download gets one.")
     return page(
         "Datasets on this disk",
@@ -256,7 +252,7 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
             "Texts" if is_text(reader) else "Returns, lengths and leaves",
             _later(_address("part/distributions", name), asked and f"Compute {asked}"),
         ),
-        "leaves": ("Schema", sections.leaves(info, feature_names(reader))),
+        "leaves": ("Schema", render(schema_table(info))),
         "metadata": ("Metadata", sections.metadata(info)),
     }
     return page_of_sections(name, parts, links=[("/", "All datasets")], served=True)

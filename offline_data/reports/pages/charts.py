@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offline_data.reports.pages.page import Html, data_block, element
+from offline_data.document.html import Html, element
+from offline_data.reports.pages.page import data_block
 
 HEAT_CELLS = 1 << 16  # cells of a heat map at most
 

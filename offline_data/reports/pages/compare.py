@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from offline_data.analysis.checks.registry import select_rules
 from offline_data.analysis.checks.run import run_checks
+from offline_data.analysis.figures import DatasetStats
 from offline_data.analysis.info import DatasetInfo, entry_info
-from offline_data.analysis.statistics import DatasetStats, dataset_stats
+from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
+from offline_data.document.html import Html, element, table_of
 from offline_data.reports.pages import charts, sections
 from offline_data.reports.pages.distributions import (
     REWARD,
@@ -23,7 +25,7 @@ from offline_data.reports.pages.distributions import (
     drawn_leaves,
     of_episodes,
 )
-from offline_data.reports.pages.page import Html, element, page, section, table
+from offline_data.reports.pages.page import page, section
 from offline_data.reports.pictures import Histogram, histogram_of
 from offline_data.store.library import Entry
 from offline_data.store.names import feature_names
@@ -94,7 +96,7 @@ def _counts(infos: Sequence[DatasetInfo], found: dict[str, DatasetStats]) -> Htm
             )
         )
     titles = ("Dataset", "Licence", "Transitions", "Episodes", "Size")
-    return table((*titles, "Mean return", "Mean length", "Terminated"), rows, numbers=6)
+    return table_of((*titles, "Mean return", "Mean length", "Terminated"), rows, numbers=6)
 
 
 def _schemas(infos: Sequence[DatasetInfo], names: Sequence[str]) -> Html:
@@ -107,7 +109,7 @@ def _schemas(infos: Sequence[DatasetInfo], names: Sequence[str]) -> Html:
             kinds if same else [element("b", kind or "absent", class_="warning") for kind in kinds]
         )
         rows.append((element("code", key), *cells))
-    return table(("Leaf", *map(sections.dataset_name, names)), rows)
+    return table_of(("Leaf", *map(sections.dataset_name, names)), rows)
 
 
 def _kind(info: DatasetInfo, key: str) -> str:
@@ -229,7 +231,7 @@ def _distributions(
         element("p", _ABOUT, class_="soft") if drawn else None,
         charts.legend(list(found)) if drawn else None,
         element("div", (_overlaid(common[one], far[one]) for one in drawn), class_="grid wide"),
-        table(("Feature", "Distance"), rows, numbers=1) if rows else None,
+        table_of(("Feature", "Distance"), rows, numbers=1) if rows else None,
     ]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from offline_data.document.html import Html, element
 from offline_data.reports.pages import charts
-from offline_data.reports.pages.page import Html, element
 from offline_data.reports.pictures import Curves
 
 WIDE = 64  # features of a leaf from which on it is a heat map and a norm

@@ -8,9 +8,10 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offline_data.analysis.figures import DatasetStats, LeafStats, leaf_table, text_table
 from offline_data.analysis.frames import image_layout
-from offline_data.analysis.statistics import DatasetStats, LeafStats
 from offline_data.base.plurals import plural
+from offline_data.document.html import Html, as_html, element, render
 from offline_data.episode.fields import split_key
 from offline_data.reports.pages import charts
 from offline_data.reports.pages.curves import (
@@ -18,7 +19,6 @@ from offline_data.reports.pages.curves import (
     constants_sentence,
     curves_parts,
 )
-from offline_data.reports.pages.page import Html, as_html, element, table
 from offline_data.reports.pictures import (
     Histogram,
     histogram_of,
@@ -46,20 +46,6 @@ def spread_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
 def leaf_parts(reader: DatasetReader, stats: DatasetStats, episode: int) -> Html:
     """Return charts of each leaf, those of many features over an episode, and tables of figures."""
     drawn, left_out = drawn_leaves(stats)
-    numbers = [
-        (element("code", leaf.key), leaf.kind, *map(_figure, _figures(leaf)))
-        for leaf in stats.leaves
-    ]
-    texts = [
-        (
-            element("code", one.key),
-            _common(one.most_common),
-            f"{one.distinct:,}",
-            f"{one.missing:,}",
-        )
-        for one in stats.texts
-    ]
-    text_titles = ("Leaf", "Most common", "Distinct", "Missing")
     skipped = f"Without histograms: {', '.join(left_out)}" if left_out else None
     names = feature_names(reader)
     return as_html(
@@ -73,8 +59,8 @@ def leaf_parts(reader: DatasetReader, stats: DatasetStats, episode: int) -> Html
             ),
             element("p", skipped, class_="soft") if skipped else None,
             element("h3", "Figures of each leaf"),
-            table(("Leaf", "Type", "Min", "Max", "Mean", "Std", "NaN", "Inf"), numbers, numbers=6),
-            (element("h3", "Texts"), table(text_titles, texts, numbers=2)) if texts else None,
+            render(leaf_table(stats.leaves)),
+            (element("h3", "Texts"), render(text_table(stats))) if stats.texts else None,
         )
     )
 
@@ -179,17 +165,3 @@ def chart_of(one: Histogram) -> Html:
         labels = one.edges[:-1].astype(np.int64).tolist()
         return charts.categories(one.label, labels, named, x=x, y=one.unit, note=note)
     return charts.bars(one.label, one.edges, named, x=x, y=one.unit, note=note)
-
-
-def _figures(leaf: LeafStats) -> tuple[float | None, ...]:
-    return (leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf)
-
-
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
-
-
-def _common(words: tuple[tuple[str, int], ...]) -> Html:
-    return element("ul", (element("li", f"{word} ({count:,})") for word, count in words))

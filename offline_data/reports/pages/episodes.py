@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.analysis.checks.block import all_leaves, is_numeric
+from offline_data.analysis.figures import MOST_FEATURES
 from offline_data.analysis.frames import as_rgb, image_layout, image_leaves
-from offline_data.analysis.statistics import MOST_FEATURES
 from offline_data.base.errors import MissingDependencyError, NotFoundError
 from offline_data.base.plurals import plural
 from offline_data.episode.fields import REWARD, Key, join_key

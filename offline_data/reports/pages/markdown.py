@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from offline_data.base.markdown import LINK
-from offline_data.reports.pages.page import Html, as_html, element
+from offline_data.document.html import Html, as_html, element
+from offline_data.document.markdown import LINK
 
 _LONGEST = 10_000
 _DEEPEST = 4

@@ -1,102 +1,16 @@
-"""HTML elements and whole pages. Texts come from downloads: all text is escaped on insertion."""
+"""Whole pages, and the parts that all have."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import Any
 
-from offline_data.base.urls import redact
-
-_VOID = frozenset({"br", "img", "input", "link", "meta"})  # elements without an end tag
-
-_LONGEST = 10_000  # maximum length of a text in characters
-
-# Control characters, bidirectional overrides and lone surrogates.
-_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-class Html(str):
-    """Markup. Every other string is text, which `element` escapes."""
-
-    __slots__ = ()
-
-
-def text(value: object) -> Html:
-    """Return a value as escaped text, cut after 10,000 characters, without passwords in URLs.
-
-    Example:
-        >>> text("<b> & 'c'")
-        '&lt;b&gt; &amp; &#x27;c&#x27;'
-    """
-    shown = redact(str(value))
-    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
-    return Html(escape(_INVISIBLE.sub("\ufffd", shown)))
-
-
-def element(name: str, /, *content: object, **attributes: object) -> Html:
-    """Return an element with its content and attributes, escaped unless they are `Html`.
-
-    Content that is None is omitted; lists and other iterables are inserted in order.
-    Attributes that are None or False are omitted; `class_` is `class`, `data_x` is `data-x`.
-
-    Example:
-        >>> element("p", "1 < 2", element("br"), class_="note", hidden=True)
-        '<p class="note" hidden>1 &lt; 2<br></p>'
-    """
-    given = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{as_html(value)}"')
-        for key, value in attributes.items()
-        if value is not None and value is not False
-    )
-    return Html(
-        f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{as_html(content)}</{name}>"
-    )
-
-
-def as_html(content: object) -> Html:
-    """Return content as markup; see `element`."""
-    if content is None:
-        return Html()
-    if isinstance(content, Html):
-        return content
-    if isinstance(content, Iterable) and not isinstance(content, str):
-        return Html("".join(map(as_html, content)))
-    return text(content)
-
-
-def table(titles: Sequence[object], rows: Iterable[Sequence[object]], numbers: int = 0) -> Html:
-    """Return a table that scrolls sideways if it is too wide; the last `numbers` columns are numbers."""
-    first = len(titles) - numbers
-
-    def cells(name: str, row: Sequence[object]) -> Html:
-        scope = "col" if name == "th" else None
-        return as_html(
-            element(name, cell, class_="number" if place >= first else None, scope=scope)
-            for place, cell in enumerate(row)
-        )
-
-    head = element("thead", element("tr", cells("th", titles)))
-    body = element("tbody", (element("tr", cells("td", row)) for row in rows))
-    return element("div", element("table", head, body), class_="scroll", tabindex=0)
-
-
-def facts(values: Mapping[str, object]) -> Html:
-    """Return names and values as a description list; those that are None or empty are omitted."""
-    return element(
-        "dl",
-        (
-            (element("dt", name), element("dd", value))
-            for name, value in values.items()
-            if value is not None and value not in ("", [], (), {})
-        ),
-    )
+from offline_data.document.html import Html, element
 
 
 def section(identity: str, title: str, *content: object) -> Html:

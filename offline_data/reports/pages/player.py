@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.document.html import Html, element, table_of
 from offline_data.episode.fields import REWARD, split_key
 from offline_data.reports.pages import sections
-from offline_data.reports.pages.page import Html, data_block, data_uri, element, table
+from offline_data.reports.pages.page import data_block, data_uri
 from offline_data.reports.pictures import speeds, timeline
 from offline_data.reports.video import FASTEST
 from offline_data.store.reader import DatasetReader
@@ -128,7 +129,7 @@ def episode_list(
         )
     titles = ("Outlier in" if quality else None, curve, "Steps", "Return")
     measured = (name.replace("_", " ").capitalize() for name in names)
-    return table(
+    return table_of(
         ("Episode", "Ends", *filter(None, titles), *measured), rows, numbers=2 + len(names)
     )
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from offline_data.analysis.checks.registry import select_rules
 from offline_data.analysis.checks.run import run_checks
 from offline_data.analysis.episodes import episode_quality
-from offline_data.analysis.info import entry_info
+from offline_data.analysis.info import entry_info, schema_table
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.errors import UsageError
 from offline_data.base.files import human_bytes
 from offline_data.base.progress import SILENT, Progress
+from offline_data.document.html import as_html, element, render
 from offline_data.reports.pages import sections
 from offline_data.reports.pages.distributions import leaf_parts, spread_parts
 from offline_data.reports.pages.episodes import example_episodes, read_episode
-from offline_data.reports.pages.page import as_html, element, page_of_sections
+from offline_data.reports.pages.page import page_of_sections
 from offline_data.reports.pages.player import article, episode_list, player
 from offline_data.reports.pages.texts import Decode, is_text, text_parts
 from offline_data.store.library import Entry
-from offline_data.store.names import feature_names
 from offline_data.store.reader import open_reader
 
 # Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
@@ -54,7 +54,7 @@ def report_page(
                 "state": ("Overview", sections.state(info, found)),
                 "findings": ("Findings", sections.findings(found)),
                 "texts": ("Texts", text_parts(reader, decode)),
-                "leaves": ("Leaves", sections.leaves(info, {})),
+                "leaves": ("Leaves", render(schema_table(info))),
                 "metadata": ("Metadata", sections.metadata(info)),
             },
         )
@@ -93,7 +93,7 @@ def report_page(
                 (
                     leaf_parts(reader, stats, middle.number),
                     element("h3", "Schema"),
-                    sections.leaves(info, feature_names(reader)),
+                    render(schema_table(info)),
                 )
             ),
         ),

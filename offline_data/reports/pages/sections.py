@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from offline_data.analysis.checks.finding import SEVERITIES
-from offline_data.analysis.info import DatasetInfo, compared_with_source, replay_line
+from offline_data.analysis.info import provenance_fields, source_fields
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import card
+from offline_data.document.html import Html, as_html, element, facts
+from offline_data.document.html import render as render_blocks
 from offline_data.reports.pages.curves import curves_parts
 from offline_data.reports.pages.markdown import render
-from offline_data.reports.pages.page import Html, as_html, data_uri, element, facts, table
+from offline_data.reports.pages.page import data_uri
 from offline_data.reports.pictures import space_evenly
-from offline_data.store.manifest import dropped_lines
 
 if TYPE_CHECKING:
     from offline_data.analysis.checks.finding import CheckReport, Finding
+    from offline_data.analysis.info import DatasetInfo
     from offline_data.reports.pages.episodes import ExampleEpisode, Frames
 
-_MOST_FILES = 20
 _MOST_FINDINGS, _OPEN_FINDINGS = 100, 5
 _STRIP = 8  # pictures of a film strip
-_LABELS = {  # labels of what sources state; others are their keys in words
-    "author": "authors", "author_email": "contact", "authors": "authors",
-    "code_permalink": "code", "codebase_version": "LeRobot version", "dataset_id": "id at the source",
-    "dataset_size": "size at the source", "fps": "rate", "max_episode_steps": "steps of an episode",
-    "minari_version": "Minari version", "robot_type": "robot",
-}  # fmt: skip
-_UNITS = {"fps": "frames/s", "max_episode_steps": "at most", "dataset_size": "MB"}
-_STRUCTURE = {"description", "features", "splits"}  # keys shown elsewhere, or about files
 
 
 def state(info: DatasetInfo, report: CheckReport | None = None) -> Html:
@@ -65,78 +57,12 @@ def strips(episode: ExampleEpisode) -> Html:
     return as_html(map(_strip, episode.frames))
 
 
-def leaves(info: DatasetInfo, names: Mapping[str, tuple[str, ...]]) -> Html:
-    """Return the table of leaves."""
-    rows = []
-    for key, leaf in info.schema.items():
-        encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
-        kind = "text" if leaf["text"] else leaf["dtype"] + encoding
-        per_episode = "one per step" if leaf["rows"] == "steps" else "one more than steps"
-        declared = info.values.get(key, "")
-        declared = "" if declared.endswith("not declared") else declared
-        named = ", ".join(names.get(key, ()))
-        rows.append(
-            (element("code", key), kind, str(list(leaf["shape"])), per_episode, declared, named)
-        )
-    titles = ("Leaf", "Type", "Shape of a row", "Rows of an episode", "Declared", "Features")
-    used = [place for place in range(6) if place < 4 or any(row[place] for row in rows)]
-    return as_html(
-        (
-            table([titles[n] for n in used], [[row[n] for n in used] for row in rows]),
-            facts({"dropped": _bullets(dropped_lines(info.dropped))}),
-        )
-    )
-
-
 def metadata(info: DatasetInfo) -> Html:
     """Return licence, citation, what the source states, and how the dataset was made, folded."""
-    files = [
-        f"{one.get('path')}, {human_bytes(one.get('size') or 0)}, "
-        f"from {one.get('url') or 'the machine where it was converted'}"
-        + (f", SHA-256 {one['sha256']}" if one.get("sha256") else "")
-        for one in info.files[:_MOST_FILES]
-    ]
-    if len(info.files) > _MOST_FILES:
-        files.append(f"… and {len(info.files) - _MOST_FILES} more")
-    skipped = [f"{one['where']}: {one['reason']}" for one in info.skipped]
-    stated = {
-        label_of(key): text_of_value(value, _UNITS.get(key, ""))
-        for key, value in info.about.items()
-        if key not in _STRUCTURE
-    }
-    environment = {
-        label_of(key): text_of_value(value, _UNITS.get(key, ""))
-        for key, value in info.environment.items()
-    }
-    folded = (
-        element("summary", "Licence, citation, source, environment and files"),
-        facts(
-            {
-                "id": element("code", info.id),
-                "licence": info.licence or "not stated",
-                "citation": element("pre", info.citation, tabindex=0)
-                if info.citation
-                else "none stated",
-                "source": info.source,
-                **stated,
-                "notes": _bullets(info.notes),
-                "environment": facts(environment) if environment else None,
-                "revision": element("code", info.revision, class_="revision"),
-                "created": info.created,
-                "layout": info.layout,
-                "made from": _bullets(info.parents),
-                "converter": _converter(info.converter),
-                "compared with source": compared_with_source(info.audit),
-                "replayed": replay_line(info.replay, info.episodes),
-                "files": _bullets(files),
-                "not finite": _bullets(
-                    f"{k}: {text_of_value(n)}" for k, n in info.non_finite.items()
-                ),
-                "skipped": _bullets(skipped),
-            }
-        ),
-    )
-    return element("details", folded)
+    summary = element("summary", "Licence, citation, source, environment and files")
+    identity = card(info, "id:code source layout")
+    blocks = (identity, source_fields(info), provenance_fields(info))
+    return element("details", summary, render_blocks(*blocks))
 
 
 def findings(report: CheckReport) -> Html:
@@ -182,54 +108,6 @@ def episode_summary(episode: ExampleEpisode) -> str:
         f"{plural(episode.length, 'step')}, return {episode.returned:.6g}, "
         f"ends {' and '.join(ends) or 'without a flag'}{unknown}"
     )
-
-
-def label_of(key: object) -> str:
-    """Return the label of what a source states.
-
-    Example:
-        >>> label_of("fps"), label_of("action_repeat")
-        ('rate', 'action repeat')
-    """
-    return _LABELS.get(str(key)) or re.sub(r"[_\s]+", " ", str(key)).strip()
-
-
-def text_of_value(value: Any, unit: str = "") -> str | None:
-    """Return a value of a manifest as text with its unit; None if it is empty."""
-    if value is None or value in ({}, [], (), ""):
-        return None
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return ", ".join(value)
-    if isinstance(value, Mapping):
-        return "\n".join(f"{label_of(key)}: {_inline(item)}" for key, item in value.items())
-    return f"{_inline(value)} {unit}".strip()
-
-
-def _inline(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list) and len(value) > 3 and all(item == value[0] for item in value):
-        return f"{len(value)} × {_inline(value[0])}"
-    if isinstance(value, Mapping):
-        return "; ".join(f"{label_of(key)}: {_inline(item)}" for key, item in value.items())
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _converter(converter: Mapping[str, Any]) -> str:
-    """Return the program that made a dataset, and the options that were given."""
-    options = converter.get("options")
-    given = {
-        key: value
-        for key, value in (options if isinstance(options, Mapping) else {}).items()
-        if value not in (None, False, "", [], {})
-    }
-    program = f"{converter.get('name', 'offline-data')} {converter.get('version', '')}".strip()
-    adapter = f", source {converter['adapter']}" if converter.get("adapter") else ""
-    return f"{program}{adapter}" + (f"\n{text_of_value(given)}" if given else "")
 
 
 def _bullets(items: Iterable[object]) -> Html | None:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from offline_data.analysis.checks.tokens import is_packed, token_leaves
 from offline_data.base.plurals import plural
+from offline_data.document.html import Html, as_html, element
 from offline_data.episode.fields import Key
 from offline_data.reports.pages.distributions import chart_of
-from offline_data.reports.pages.page import Html, as_html, element
 from offline_data.reports.pictures import histogram_of, space_evenly
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader

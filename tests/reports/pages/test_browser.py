@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from offline_data.base.config import Settings
+from offline_data.document.html import element, table_of
 from offline_data.reports.pages.browse import DatasetServer
 from offline_data.reports.pages.compare import compare_page
-from offline_data.reports.pages.page import element, section, table
 from offline_data.reports.pages.page import page as html_page
+from offline_data.reports.pages.page import section
 from offline_data.reports.pages.report import report_page
 from offline_data.store.library import Entry, list_datasets
 from tests.reports.pages.conftest import HOSTILE
@@ -248,7 +249,7 @@ def test_an_episode_plays_and_the_address_names_episode_and_time(
 def test_tables_sort_filter_and_have_pages(chromium: Any, tmp_path: Path) -> None:
     rows = [(element("b", f"set-{n}"), f"{n % 7 * 1000:,}", f"{n}.5 KiB") for n in range(120)]
     search = element("input", id="search", type="search", aria_label="Search")
-    listed = table(("Dataset", "Rows", "Size"), rows, numbers=2)
+    listed = table_of(("Dataset", "Rows", "Size"), rows, numbers=2)
     file = tmp_path / "table.html"
     file.write_bytes(html_page("Tables", section("datasets", "Sets", search, listed)))
     page = Browser(chromium, file.as_uri())

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offline_data.document.html import Html, element, facts, table_of, text
 from offline_data.reports.pages import charts as drawn
 from offline_data.reports.pages import page as page_module
 from offline_data.reports.pages.markdown import render
-from offline_data.reports.pages.page import Html, data_block, element, facts, page, table, text
+from offline_data.reports.pages.page import data_block, page
 from tests.reports.pages.parsed import charts, parse
 
 HOSTILE = '</script></style><img src=x onerror="alert(1)">\'\u202e&amp;\x00\ud800'
@@ -46,7 +47,7 @@ def test_data_in_a_page_is_json_that_cannot_end_its_element() -> None:
 
 
 def test_tables_and_lists_of_facts() -> None:
-    found = parse(table(("NAME", "COUNT"), [("a<b", 3), (element("b", "x"), 4)], numbers=1))
+    found = parse(table_of(("NAME", "COUNT"), [("a<b", 3), (element("b", "x"), 4)], numbers=1))
     assert [[cell.text for cell in row.all("td")] for row in found.all("tr")[1:]] == [
         ["a<b", "3"],
         ["x", "4"],

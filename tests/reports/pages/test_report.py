@@ -89,7 +89,7 @@ def test_a_report_escapes_everything_and_names_no_folder(rich: Entry) -> None:
     content = report_page(rich)
     page = parse(content)
     assert page.all("section", id="metadata")[0].text.count(HOSTILE) >= 10
-    for name in ("state", "episodes", "leaves"):
+    for name in ("state", "episodes"):
         assert HOSTILE in page.all("section", id=name)[0].text
     assert [one.attributes.get("type") for one in page.all("script")].count(None) == 1
     assert not any(name.startswith("on") for one in page.all("*") for name in one.attributes)
@@ -258,7 +258,7 @@ def test_a_report_begins_with_its_state_and_findings(tmp_path: Path) -> None:
     assert "[1] lift is always 2.5; [2] grip is always 0." in leaves.text
     assert "Always 0." in leaves.text  # the action, both features
     assert set(charts(leaves)) == {"observation[0] pan"}
-    assert "rate5 frames/s" in metadata.text
+    assert "Rate5 Hz" in metadata.text
     assert "features" not in metadata.text
     assert metadata.all("details")
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offline_data.base.urls import redact
+from offline_data.document.blocks import Block, Fields
+from offline_data.document.values import human
 
 LONGEST = 2000  # characters that are shown of a longer text
+_MOST_ROWS = 60  # rows of a table that are shown
 _MARKUP = re.compile(r"([\\`*_\[\]|~#$!@(){}]|(?<=\w):(?=//)|(?<=www)\.)")
 _FIRST = re.compile(r"^(\d*)([-+=.)])(?=[-=\s]|$)")
 _ADDRESS = r"https?://[^\s()<>\[\]{}\"'`|\\@]{1,500}"
@@ -54,3 +58,29 @@ def one_line(text: Any) -> str:
     """Return a text on one line, without passwords in URLs; a character that cannot be shown is U+FFFD."""
     words = " ".join(redact(str(text)).split())
     return "".join(one if one.isprintable() else "\ufffd" for one in words)
+
+
+def render(block: Block) -> str:
+    """Return a block as Markdown: a table, or a list with a line for each value."""
+    if isinstance(block, Fields):
+        return "\n".join(
+            f"- {escape(one.label)}: {escape_text(human(value, one.kind))}"
+            for one in block.fields
+            for value in one.values()
+        )
+    known = list(block.known())
+    columns = [[human(value, one.kind) for value in values] for one, values in known]
+    titles = [one.title[:1].upper() + one.title[1:] for one, _ in known]
+    return table_of(titles, zip(*columns, strict=True))
+
+
+def table_of(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of texts, which are escaped; of a long one its first rows."""
+    listed = list(rows)
+    lines = [
+        titles,
+        ["---"] * len(titles),
+        *([escape(c) for c in row] for row in listed[:_MOST_ROWS]),
+    ]
+    more = f"\n\nand {len(listed) - _MOST_ROWS:,} more" if len(listed) > _MOST_ROWS else ""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more

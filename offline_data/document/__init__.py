@@ -1,0 +1,1 @@
+"""A result as blocks, tables and named values, which terminal, notebooks, pages and cards show alike."""

@@ -1,0 +1,57 @@
+"""Values as people read them: counts, bytes, numbers, shares, booleans and nested values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offline_data.base.files import human_bytes
+from offline_data.document.blocks import Kind
+
+UNKNOWN = "–"  # an unknown value
+
+_REPEATED = 3  # maximum length of a list of equal items that is written out
+
+
+def human(value: Any, kind: Kind) -> str:
+    """Format a value for a terminal."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return format_nested(value)
+    if kind == "count":
+        return f"{value:,}"
+    if kind == "bytes":
+        return human_bytes(value)
+    if kind == "share":
+        return f"{100 * value:.3g} %"
+    return number(value) if kind == "number" else str(value)
+
+
+def number(value: float) -> str:
+    """Format a number with four significant digits; integers below a million exactly."""
+    return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
+
+
+def format_nested(value: Any) -> str:
+    """Format nested values on one line, without empty ones; a list of equal items as `N × item`."""
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{key}: {_in_brackets(item)}" for key, item in value.items() if not is_empty(item)
+        )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (list, tuple)):
+        return "none" if value is None else str(value)
+    if len(value) > _REPEATED and all(item == value[0] for item in value):
+        return f"{len(value)} × {_in_brackets(value[0])}"
+    return f"[{', '.join(map(_in_brackets, value))}]"
+
+
+def is_empty(value: Any) -> bool:
+    """Return True for None, and texts and collections without content."""
+    return value is None or (isinstance(value, (str, Mapping, list, tuple)) and not value)
+
+
+def _in_brackets(value: Any) -> str:
+    return f"({format_nested(value)})" if isinstance(value, Mapping) else format_nested(value)
