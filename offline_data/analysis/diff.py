@@ -14,6 +14,8 @@ from offline_data.analysis.figures import DatasetStats
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.progress import SILENT, Progress
+from offline_data.document.blocks import Block, card, non_empty, table
+from offline_data.document.html import Document
 from offline_data.episode.cut import runs_within
 from offline_data.episode.fields import join_key
 from offline_data.store.content import Content, Leaf, episode_digests
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Match: TypeAlias = Literal["id", "position"]  # pairing of episodes by unique `id`, or by number
 
+_MOST_RUNS = 8  # runs of episodes that are shown
 _BLOCK = 16 << 20  # bytes of one leaf of one dataset that are compared at once
 _FIGURES = ("min", "median", "max", "mean", "std", "nan", "inf", "distinct", "missing")
 
@@ -95,7 +98,7 @@ class FigureDifference:
 
 @pickled_by_name
 @dataclass(frozen=True)
-class DatasetDiff:
+class DatasetDiff(Document):
     """The differences between A and B; false in `if` where there are none."""
 
     a: str
@@ -110,6 +113,35 @@ class DatasetDiff:
     figures: tuple[FigureDifference, ...]
     """Of leaves of the same kind; empty if both have the same episodes."""
 
+    def blocks(self) -> list[Block]:
+        episodes = self.episodes
+        fields = card(
+            self,
+            f"A=a B=b transitions same_episodes=episodes.same:count at_another_place:count "
+            f"only_in_A only_in_B changed,_by_{episodes.matched_by}=changed",
+            transitions="{:,} in A, {:,} in B".format(*self.transitions),
+            at_another_place=episodes.moved or None,
+            only_in_A=_format_runs(episodes.removed),
+            only_in_B=_format_runs(episodes.added),
+            changed=_format_runs([a for a, _ in episodes.changed]),
+        )
+
+        def name_leaf(difference: Any) -> str:
+            return f"{difference.table} {difference.key}"
+
+        return [
+            fields,
+            *non_empty(
+                table("leaf a b", self.leaves, leaf=name_leaf),
+                table(
+                    "values_of episodes:count rows:count max_difference=max_abs_difference:number",
+                    self.values,
+                    values_of=name_leaf,
+                ),
+                table("statistics_of=key figure a:number b:number", self.figures),
+            ),
+        ]
+
     @property
     def equal(self) -> bool:
         """Whether schema, episodes and their order are the same."""
@@ -118,6 +150,19 @@ class DatasetDiff:
 
     def __bool__(self) -> bool:
         return not self.equal
+
+
+def _format_runs(numbers: Sequence[int]) -> str | None:
+    """Show ascending numbers as runs, `3: 0, 7-8`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:_MOST_RUNS]]
+    more = ", …" if len(runs) > _MOST_RUNS else ""
+    return f"{len(numbers):,}: {', '.join(shown)}{more}" if numbers else None
 
 
 def diff_datasets(a: DatasetReader, b: DatasetReader, progress: Progress = SILENT) -> DatasetDiff:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, prod
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from offline_data.base.errors import UnknownLeafError
 from offline_data.base.ids import unknown
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
+from offline_data.document.blocks import Block, table
+from offline_data.document.html import Document
 from offline_data.episode.fields import Key, join_key, split_key
 from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader
@@ -43,12 +45,19 @@ _SUCCESS, _TIMES = {"success", "is_success"}, {"timestamp", "timestamps"}
 _NOTABLE, _SWITCH = 0.01, 0.9
 
 
+_SHOWN = 10  # episodes that a notebook shows
+_SIMILAR = ("nearest", "distance", "duplicate_of")
+_KINDS = {"length": "count", "idle": "share", "saturated": "share"}
+_KINDS |= dict.fromkeys(("success", "outliers", "nearest", "duplicate_of"), "text")
+"""Notations of columns; the others are numbers."""
+
+
 # Filters, views and weights use the columns of a reader again.
 _MEASURED: WeakKeyDictionary[DatasetReader, EpisodeQuality] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EpisodeQuality(Mapping[str, NDArray[Any]]):
+class EpisodeQuality(Mapping[str, NDArray[Any]], Document):
     """Columns by name, `[E]` each, and the outliers of each column.
 
     - `length`, `return`: Transitions, and the sum of rewards.
@@ -106,6 +115,17 @@ class EpisodeQuality(Mapping[str, NDArray[Any]]):
     def __repr__(self) -> str:
         count = plural(len(self.columns["length"]), "episode")
         return f"EpisodeQuality({count}: {', '.join(self.columns)})"
+
+    def blocks(
+        self, rows: Sequence[Mapping[str, Any]] | None = None, sort: str | None = None
+    ) -> list[Block]:
+        """Return a table of `rows`, by default the first, and of the columns, `sort` first."""
+        if rows is None:
+            rows = self.rows(np.arange(min(len(self["length"]), _SHOWN)))
+        first = [sort, "outliers", *_SIMILAR]  # a narrow terminal hides the last columns
+        names = dict.fromkeys([*(name for name in first if name in self), *self])
+        spec = " ".join(["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names)])
+        return [table(spec, rows, outliers=lambda row: " ".join(row["outliers"]))]
 
     def order(self, name: str, *, reverse: bool = False) -> NDArray[np.int64]:
         """Return episode numbers by a column, largest first; NaN comes last."""

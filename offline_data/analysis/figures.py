@@ -13,8 +13,9 @@ from offline_data.analysis.histograms import FeatureHistogram
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
-from offline_data.document import html, text
+from offline_data.document import text
 from offline_data.document.blocks import Block, Fields, Table, card, non_empty, table
+from offline_data.document.html import Document
 from offline_data.episode.fields import join_key, split_key
 from offline_data.store.quantiles import LEVELS, QUANTILES
 from offline_data.store.statistics import Number
@@ -147,7 +148,7 @@ class EpisodeStats:
 
 @pickled_by_name
 @dataclass(frozen=True, repr=False)
-class DatasetStats:
+class DatasetStats(Document):
     """All statistics of a dataset or a view of it, leaves ordered by key; printed as tables."""
 
     id: str
@@ -205,10 +206,10 @@ class DatasetStats:
         return {"norm_stats": found}
 
     def __repr__(self) -> str:
-        return text.render(stats_blocks(self))
+        return text.render(self.blocks())
 
-    def _repr_html_(self) -> str:
-        return html.render(*stats_blocks(self))
+    def blocks(self) -> list[Block]:
+        return stats_blocks(self)
 
 
 def leaf_table(leaves: Iterable[LeafStats]) -> Table:

@@ -17,8 +17,8 @@ from offline_data.base.files import human_bytes
 from offline_data.base.ids import looks_like_path, parse_id
 from offline_data.base.plurals import plural
 from offline_data.base.urls import redact
-from offline_data.document import html
 from offline_data.document.blocks import Block, Field, Fields, Table, card, table
+from offline_data.document.html import Document
 from offline_data.document.values import format_nested, is_empty
 from offline_data.episode.fields import REWARD, join_key
 from offline_data.formats.options import Options, TextOptions, format_range, options_of
@@ -52,7 +52,7 @@ NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and
 
 
 @dataclass(frozen=True)
-class DatasetInfo(LocalDataset):
+class DatasetInfo(LocalDataset, Document):
     """A dataset on this disk, with all of its manifest; `info --json` has these fields."""
 
     schema: dict[str, dict[str, Any]]
@@ -98,16 +98,12 @@ class DatasetInfo(LocalDataset):
     """Steps from the sources to this dataset, the last of which made it."""
 
     def blocks(self) -> list[Block]:
-        """Return what is shown of it."""
         return [
             summary_fields(self),
             schema_table(self),
             source_fields(self),
             provenance_fields(self),
         ]
-
-    def _repr_html_(self) -> str:
-        return html.render(*self.blocks())
 
 
 _OF_MANIFEST = [  # manifest fields that are shown unchanged, except for passwords in `files`

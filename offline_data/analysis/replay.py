@@ -19,6 +19,8 @@ from offline_data.base.json import shown
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
+from offline_data.document.blocks import Block, card, table
+from offline_data.document.html import Document
 from offline_data.episode.fields import REWARD, TERMINATED, Key, join_key
 from offline_data.formats.environments import import_gymnasium, make_environment
 from offline_data.store.layout import LeafSpec
@@ -59,7 +61,7 @@ class EpisodeReplay:
 
 @pickled_by_name
 @dataclass(frozen=True, repr=False)
-class Replay:
+class Replay(Document):
     """Result of `replay`; printed as a table."""
 
     id: str
@@ -69,6 +71,10 @@ class Replay:
     """Id of the environment that was played."""
     tolerance: float
     episodes: tuple[EpisodeReplay, ...]
+
+    def blocks(self) -> list[Block]:
+        spec = "episode:count steps:count outcome first difference:number leaf cause"
+        return [card(self, "id recorded environment"), table(spec, self.episodes)]
 
     @property
     def counts(self) -> dict[Outcome, int]:

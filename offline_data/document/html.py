@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -134,3 +135,14 @@ def _cell(value: object, kind: Kind) -> object:
 def _values(values: Sequence[object], kind: Kind) -> object:
     cells = [_cell(value, kind) for value in values]
     return element("ul", (element("li", one) for one in cells)) if len(cells) > 1 else cells
+
+
+class Document(ABC):
+    """A result that notebooks show as its blocks."""
+
+    @abstractmethod
+    def blocks(self) -> Sequence[Block]:
+        """Return what is shown of it."""
+
+    def _repr_html_(self) -> str:
+        return render(*self.blocks())

@@ -6,6 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import NetworkError, NotFoundError
@@ -25,6 +26,9 @@ _SIMILAR = 0.75  # `difflib` similarity from which on an unknown word is replace
 class CatalogDataset:
     """One dataset in a source's catalogue."""
 
+    COLUMNS: ClassVar[str] = (
+        "id transitions:count episodes:count size=bytes:bytes local summary:clip:keep"
+    )
     id: str  # `source:name`
     source: str
     name: str
@@ -38,6 +42,11 @@ class CatalogDataset:
     """Licence of the source's datasets; a downloaded one may have its own, like the next."""
     citation: str | None = None
     action: str | None = None  # `continuous` or `discrete`; None if unknown
+
+    @property
+    def local(self) -> str:
+        """Whether any revision of it is on this disk, `yes` or nothing."""
+        return "yes" if self.here else ""
 
     @property
     def command(self) -> str:

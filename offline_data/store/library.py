@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Generic, TypeVar, overload
+from typing import ClassVar, Generic, Protocol, TypeVar, overload
 
 from offline_data.base.config import Settings, user_path
 from offline_data.base.errors import (
@@ -33,6 +33,8 @@ from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, offe
 from offline_data.base.json import read_whole
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import Block, Field, Fields, table
+from offline_data.document.html import Document
 from offline_data.store.layout import (
     EPISODES,
     FORMAT_VERSION,
@@ -48,7 +50,15 @@ from offline_data.store.layout import (
 )
 from offline_data.store.manifest import MAX_BYTES, Manifest, read_manifest
 
-T = TypeVar("T")
+
+class Listed(Protocol):
+    """One dataset of a list."""
+
+    COLUMNS: ClassVar[str]
+    """Spec of its columns; see `document.blocks`."""
+
+
+T = TypeVar("T", bound=Listed)
 
 _TABLES = {STEPS, OBSERVATIONS, EPISODES, TED}
 
@@ -83,14 +93,8 @@ class Entry:
 
 @pickled_by_name
 @dataclass(frozen=True)
-class Listing(Sequence[T], Generic[T]):
-    """Datasets, as a sequence, with notes on the list.
-
-    Example:
-        >>> found = Listing(("a", "b"), ("c is damaged",))
-        >>> len(found), found[0], list(found)
-        (2, 'a', ['a', 'b'])
-    """
+class Listing(Sequence[T], Document, Generic[T]):
+    """Datasets, as a sequence, with notes on the list."""
 
     datasets: tuple[T, ...]
     notes: tuple[str, ...] = ()
@@ -107,12 +111,18 @@ class Listing(Sequence[T], Generic[T]):
     def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
         return self.datasets[place]
 
+    def blocks(self) -> list[Block]:
+        listed = [table(self.datasets[0].COLUMNS, self.datasets)] if self.datasets else []
+        notes = [Fields(Field("notes", self.notes))] if self.notes else []
+        return [*listed, *notes]
+
 
 @pickled_by_name
 @dataclass(frozen=True)
 class LocalDataset:
     """One dataset on this disk."""
 
+    COLUMNS: ClassVar[str] = "id transitions:count episodes:count size=bytes:bytes layout"
     id: str
     """Its id, revision included."""
     path: Path

@@ -404,7 +404,7 @@ def test_a_summary_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["info", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["replay"] == after.replay
     card = offline_data.card(path, progress=False)
-    assert "played in the environment: 2 of 2 episodes in Pendulum-v1: 1 exact, 1 div" in card
+    assert "replayed: 2 of 2 episodes in Pendulum-v1: 1 exact, 1 div" in card
     assert shown.encode() in report_page(entry_at(path))
     played(path, save=True, root=tmp_path / "root", episodes=1, tolerance=1)
     again = read_manifest(path).replay

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import offline_data
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import dump_manifest
@@ -104,3 +105,21 @@ def test_long_tables_are_cut(toys: Callable[..., Path]) -> None:
     rows = [row.split("</td>") for row in some.episodes._repr_html_().split("<tr>")[2:]]
     column = some.episodes.keys().index("id") + 1
     assert [row[column].removeprefix("<td>") for row in rows] == ["7", "5"]
+
+
+def test_results_are_tables(evil: BaseDatasetExperienceReplay) -> None:
+    path = evil.data_path
+    results: dict[str, Any] = {
+        "info": offline_data.info(path),
+        "stats": offline_data.stats(path),
+        "align": offline_data.align(path),
+        "diff": offline_data.diff(path, path),
+        "list": offline_data.list_datasets(root=path.parent),
+        "search": offline_data.search("door human"),
+        "quality": evil.episodes.quality(),
+    }
+    for name, result in results.items():
+        page = Shown(result._repr_html_())
+        assert page.tags <= {*ALLOWED, "ul", "li", "pre"}, name
+        assert ("table" in page.tags) == (name != "diff"), name
+    assert EVIL in Shown(results["info"]._repr_html_()).texts

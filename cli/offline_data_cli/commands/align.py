@@ -4,7 +4,6 @@ from typing import Annotated
 
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
-from offline_data.document.blocks import table
 from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
@@ -43,19 +42,7 @@ def align(
     picture = new_figure(out, force)
     pairs = [_split(text) for text in pair or ()]
     found = api.align(entry.path, pairs=pairs, rows=rows, seed=seed, settings=context.settings)
-    verdicts = table(
-        "leaf against:clip lag:keep why=reason:clip episodes:count",
-        found.leaves,
-        lag=lambda leaf: "undecided" if leaf.lag is None else f"{leaf.lag:+d}" if leaf.lag else "0",
-    )
-    measured = [leaf for leaf in found.leaves if leaf.errors]
-    lags = sorted(measured[0].errors) if measured else []
-    errors = table(
-        " ".join(["leaf", *(f"{lag}=errors.{lag}" for lag in lags)]),
-        [(leaf.leaf, *(f"{leaf.errors[lag]:.2f}" for lag in lags)) for leaf in measured],
-        "error at each lag, as a share of that of a model without the leaf",
-    )
-    blocks = (verdicts, errors) if measured else (verdicts,)
+    blocks = found.blocks()
     data = {"id": found.id, "leaves": found.leaves, "shifts": found.shifts, "steps": found.steps}
     notes: tuple[str, ...] = ()
     if picture:

@@ -2,16 +2,10 @@
 
 from typing import Annotated
 
-from offline_data.document.blocks import card, table
 from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
 from offline_data_cli.result import Result
-
-_SIMILAR = ("nearest", "distance", "duplicate_of")
-_KINDS = {"length": "count", "idle": "share", "saturated": "share"}
-_KINDS |= dict.fromkeys(("success", "outliers", "nearest", "duplicate_of"), "text")
-"""Formats of columns of `episodes`; the others are numbers."""
 
 
 def episodes(
@@ -61,20 +55,13 @@ def episodes(
     every = np.arange(len(quality["length"]))
     numbers = every if sort is None else quality.order(sort, reverse=reverse)
     rows = quality.rows(numbers[:limit])
-    first = [sort, "outliers", *_SIMILAR]  # a narrow terminal hides the last columns
-    names = dict.fromkeys([*(name for name in first if name in quality), *quality])
-    shown = table(
-        " ".join(["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names)]),
-        rows,
-        outliers=lambda row: " ".join(row["outliers"]),
-    )
     unit = f"per second at {quality.rate:g} steps/s" if quality.rate else "per step"
     notes = [f"idle, jerk and velocity are of {quality.leaf}, {unit}"] if quality.leaf else []
     if picture:
         figure.write(figure.draw_quality(str(entry.id), quality), picture)
         notes.append(f"{picture} written")
     data = {"id": str(entry.id), "leaf": quality.leaf, "rate": quality.rate, "episodes": rows}
-    return Result(data, (shown,), (str(entry.id),), notes)
+    return Result(data, quality.blocks(rows, sort), (str(entry.id),), notes)
 
 
 def replay(
@@ -115,13 +102,9 @@ def replay(
         settings=context.settings,
         progress=context.progress,
     )
-    summary = card(found, "id recorded environment")
-    rows = table(
-        "episode:count steps:count outcome first difference:number leaf cause", found.episodes
-    )
     data = {**vars(found), "counts": found.counts, "reproduced": found.reproduced}
     notes = [found.summary, *(["recorded in the manifest"] if save else [])]
     if picture:
         figure.write(figure.draw_replay(found), picture)
         notes.append(f"{picture} written")
-    return Result(data, (summary, rows), (found.id,), notes, int(fail and not found.reproduced))
+    return Result(data, found.blocks(), (found.id,), notes, int(fail and not found.reproduced))

@@ -1,12 +1,12 @@
 """`list`, `search`, `sources` and `env`: datasets, sources, and this installation."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.errors import UsageError
-from offline_data.document.blocks import Field, Fields, card, non_empty, table
+from offline_data.document.blocks import Field, Fields, card, table
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, count, option
 from offline_data_cli.result import Result
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from offline_data.formats.search import CatalogDataset
     from offline_data.reports.environment import SourceReport
     from offline_data.store.library import Listing
-
-_DATASET = "id transitions:count episodes:count size=bytes:bytes"
 
 
 class Sort(str, Enum):
@@ -61,8 +59,7 @@ def list_(
     notes = list(found.notes)
     if not (found or notes or source or prefix):
         notes = [f"no datasets in {settings.root} yet; find some with `offline-data search WORDS`"]
-    listed = non_empty(table(f"{_DATASET} layout", found))
-    return Result(found.datasets, listed, [d.id for d in found], notes)
+    return Result(found.datasets, replace(found, notes=()).blocks(), [d.id for d in found], notes)
 
 
 def search(
@@ -102,10 +99,9 @@ def search(
 
 
 def _catalog_result(found: "Listing[CatalogDataset]", code: int = 0) -> Result:
-    listed = table(
-        f"{_DATASET} local summary:clip:keep", found, local=lambda d: "yes" if d.here else ""
+    return Result(
+        found.datasets, replace(found, notes=()).blocks(), [d.id for d in found], found.notes, code
     )
-    return Result(found.datasets, non_empty(listed), [d.id for d in found], found.notes, code)
 
 
 def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a context

@@ -1,12 +1,11 @@
 """`lock`, `sync` and `diff`: the datasets of a project, and the differences between two."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from offline_data.base.config import user_path
 from offline_data.base.errors import UsageError
-from offline_data.document.blocks import card, non_empty, table
+from offline_data.document.blocks import table
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, DryRun, argument, option
@@ -98,43 +97,6 @@ def diff(
 
     paths = [entry_named(context, text).path for text in (a, b)]
     found = api.diff(*paths, settings=context.settings, progress=context.progress)
-    episodes = found.episodes
-    fields = card(
-        found,
-        f"A=a B=b transitions same_episodes=episodes.same:count at_another_place:count "
-        f"only_in_A only_in_B changed,_by_{episodes.matched_by}=changed",
-        transitions="{:,} in A, {:,} in B".format(*found.transitions),
-        at_another_place=episodes.moved or None,
-        only_in_A=_format_runs(episodes.removed),
-        only_in_B=_format_runs(episodes.added),
-        changed=_format_runs([a for a, _ in episodes.changed]),
-    )
-
-    def name_leaf(difference: Any) -> str:
-        return f"{difference.table} {difference.key}"
-
-    tables = non_empty(
-        table("leaf a b", found.leaves, leaf=name_leaf),
-        table(
-            "values_of episodes:count rows:count max_difference=max_abs_difference:number",
-            found.values,
-            values_of=name_leaf,
-        ),
-        table("statistics_of=key figure a:number b:number", found.figures),
-    )
     data: dict[str, Any] = {**vars(found), "equal": found.equal}
     notes = ("the content is the same",) if found.equal else ()
-    return Result(data, [fields, *tables], (), notes, code=0 if found.equal else 1)
-
-
-def _format_runs(numbers: Sequence[int]) -> str | None:
-    """Show ascending numbers as runs, `3: 0, 7-8`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:_MOST_RUNS]]
-    more = ", …" if len(runs) > _MOST_RUNS else ""
-    return f"{len(numbers):,}: {', '.join(shown)}{more}" if numbers else None
+    return Result(data, found.blocks(), (), notes, code=0 if found.equal else 1)

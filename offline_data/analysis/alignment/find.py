@@ -17,6 +17,8 @@ from offline_data.analysis.frames import image_leaves
 from offline_data.base.errors import NotFoundError
 from offline_data.base.ids import unknown
 from offline_data.base.pickles import pickled_by_name
+from offline_data.document.blocks import Block, non_empty, table
+from offline_data.document.html import Document
 from offline_data.episode.fields import ACTION_ROOTS, REWARD, Key, join_key, split_key
 from offline_data.store.layout import LeafSpec
 from offline_data.store.reader import DatasetReader
@@ -50,11 +52,28 @@ class LeafAlignment(LagEstimate):
 
 @pickled_by_name
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Document):
     """The lags of the leaves of a dataset."""
 
     id: str
     leaves: tuple[LeafAlignment, ...]
+
+    def blocks(self) -> list[Block]:
+        verdicts = table(
+            "leaf against:clip lag:keep why=reason:clip episodes:count",
+            self.leaves,
+            lag=lambda leaf: (
+                "undecided" if leaf.lag is None else f"{leaf.lag:+d}" if leaf.lag else "0"
+            ),
+        )
+        measured = [leaf for leaf in self.leaves if leaf.errors]
+        lags = sorted(measured[0].errors) if measured else []
+        errors = table(
+            " ".join(["leaf", *(f"{lag}=errors.{lag}" for lag in lags)]),
+            [(leaf.leaf, *(f"{leaf.errors[lag]:.2f}" for lag in lags)) for leaf in measured],
+            "error at each lag, as a share of that of a model without the leaf",
+        )
+        return [verdicts, *non_empty(errors)]
 
     @property
     def shifts(self) -> dict[str, int]:
