@@ -1,4 +1,4 @@
-"""Arrays of any file by name, read in blocks of rows: HDF5, npz, npy in folders, zarr, Parquet, CSV, `.pt`.
+"""Arrays of any file by name, read in blocks of rows: HDF5, npz, npy in folders, zarr, Parquet, Arrow, CSV, `.pt`.
 
 A name is the path to an array, with slashes. Episodes may have groups of their own, which are HDF5 or zarr
 groups, beginnings of names, numbers at the end of all names (`obs_7`, `act_7`), subfolders, or files of a
@@ -20,7 +20,15 @@ from offline_data.base.errors import FormatError
 from offline_data.base.files import defect_of, describe_head, is_file, is_folder, read_head
 from offline_data.raw import hdf5_tree
 from offline_data.raw.archive import name_damage, open_zip
-from offline_data.raw.arrow import PARQUET, count_rows, iter_ranges, table_leaves
+from offline_data.raw.arrow import (
+    ARROW,
+    PARQUET,
+    count_rows,
+    is_saved,
+    iter_ranges,
+    saved_files,
+    table_leaves,
+)
 from offline_data.raw.hdf5 import h5, is_hdf5, name_hdf5_damage, open_hdf5
 from offline_data.raw.images import is_image
 from offline_data.raw.inflate import read_rows
@@ -44,9 +52,23 @@ Ranges = list[tuple[int, int]]
 BYTES = np.dtype("V")
 """Item type of a column whose rows are `bytes` of any length."""
 
-SUFFIXES = (".hdf5", ".h5", ".npz", ".pt", ".pth", ".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+SUFFIXES = (
+    ".hdf5",
+    ".h5",
+    ".npz",
+    ".pt",
+    ".pth",
+    ".parquet",
+    ".arrow",
+    ".csv",
+    ".tsv",
+    ".csv.gz",
+    ".tsv.gz",
+)
 """Suffixes of files in a folder that are episodes."""
-READ = "read are HDF5, npz, folders of npy, zarr, Parquet, CSV, and .pt files of plain tensors"
+READ = (
+    "read are HDF5, npz, folders of npy, zarr, Parquet, Arrow, CSV, and .pt files of plain tensors"
+)
 """Hint for files of another kind."""
 _BUDGET = 1 << 42
 """Bytes of all arrays of a file, of which a block is in memory at a time."""
@@ -366,13 +388,15 @@ class _Zarr(Arrays):
             yield {name: self._arrays[name].read(start, stop) for name in names}
 
 
-class _Parquet(Arrays):
-    def __init__(self, path: Path) -> None:
-        self.path, self._rows = path, count_rows(path)
+class _Table(Arrays):
+    """The columns of Parquet or Arrow files whose rows follow each other."""
+
+    def __init__(self, path: Path, files: Sequence[Path]) -> None:
+        self.path, self._files, self._rows = path, files, count_rows(files)
         self._fields: dict[str, str] = {}
 
     def _leaves(self, fields: Sequence[str] | None, ranges: Ranges) -> Iterator[dict[str, Any]]:
-        for table in iter_ranges(self.path, ranges, fields):
+        for table in iter_ranges(self._files, ranges, fields):
             leaves = list(table_leaves(table))
             self._fields |= {"/".join(leaf.path): leaf.path[0] for leaf in leaves}
             yield {"/".join(leaf.path): leaf for leaf in leaves}
@@ -514,12 +538,15 @@ def _csv_kind(cells: Sequence[str], least: int) -> tuple[int, NDArray[Any] | Non
 
 @contextmanager
 def open_arrays(path: Path) -> Iterator[Arrays]:
-    """Open a file, or a folder of `.npy` files, of other files or of zarr, by its content.
+    """Open a file, or a folder of `.npy` files, of other files, of zarr or of `datasets`, by its content.
 
     Raises:
         FormatError: It is of another kind, or damaged; later also where a block is.
         NotFoundError, AccessError, MissingDependencyError: It cannot be read.
     """
+    if is_saved(path):
+        yield _Table(path, saved_files(path))
+        return
     if is_folder(path) and not is_zarr(path):
         yield _NpyFolder(path)
         return
@@ -537,8 +564,8 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
             else:
                 with open_zarr(path) as arrays:
                     yield _Zarr(path, arrays)
-    elif head.startswith(PARQUET):
-        yield _Parquet(path)
+    elif head.startswith((PARQUET, *ARROW)):
+        yield _Table(path, [path])
     elif re.search(r"\.(csv|tsv)(\.gz)?\Z", path.name.lower()):
         yield _Csv(path)
     elif is_hdf5(path):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.base.errors import FormatError, MissingDependencyError
-from offline_data.base.files import advise_on_head, describe_head, read_head
+from offline_data.base.files import (
+    advise_on_head,
+    check_relative,
+    describe_head,
+    is_file,
+    read_head,
+)
+from offline_data.base.json import read_json
 from offline_data.base.plurals import plural
 
 if TYPE_CHECKING:
@@ -18,7 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARQUET = b"PAR1"  # first bytes of a Parquet file
-_STREAM = b"\xff\xff\xff\xff"
+_STREAM = b"\xff\xff\xff\xff"  # first bytes of a stream
+_END = _STREAM + bytes(4)  # and its last ones
+ARROW = (b"ARROW1", _STREAM)  # first bytes of Arrow's files and streams
 _SMALL = 256 << 20  # bytes that any file may unpack to
 _RATIO = 1024  # bytes that a byte of a larger file may unpack to; also rows read at once
 
@@ -77,41 +87,81 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
             yield table
 
 
-def count_rows(path: Path) -> int:
-    """Return the number of rows that a Parquet file states; raises as `read_table`."""
-    with _name_damage(path, parquet=True), _open_parquet(path) as file:
-        return int(file.metadata.num_rows)
+def count_rows(paths: Sequence[Path]) -> int:
+    """Return the number of rows of Parquet or Arrow files; raises as `read_table`."""
+    return sum(count for path in paths for count in _count_groups(path))
+
+
+def _count_groups(path: Path) -> list[int]:
+    with _open_groups(path, None) as (_, groups):
+        return [count for count, _ in groups]
 
 
 def iter_ranges(
-    path: Path, ranges: Iterable[tuple[int, int]], columns: Sequence[str] | None, rows: int = _RATIO
+    paths: Sequence[Path],
+    ranges: Iterable[tuple[int, int]],
+    columns: Sequence[str] | None,
+    rows: int = _RATIO,
 ) -> Iterator[Any]:
-    """Yield ranges of rows of a Parquet file, each as one `pyarrow.Table`; raises as `read_table`.
+    """Yield ranges of rows of Parquet or Arrow files, each as one `pyarrow.Table`.
 
-    `ranges` are half-open, ascending, without overlap, and not beyond the end; `rows` are decoded
-    at once. `columns` as for `read_table`.
+    The rows of the files, which have the same columns, follow each other. `ranges` are half-open,
+    ascending, without overlap, and not beyond the end; `rows` of Parquet are decoded at once. `columns`
+    as for `read_table`, and raises as it does.
     """
     wanted = iter(ranges)
     first, stop = next(wanted, (0, 0))
     end = 0
     pieces: list[Any] = []
-    with _name_damage(path, parquet=True), _open_parquet(path) as file:
-        schema = _select_fields(file.schema_arrow, columns)
-        for group in range(file.num_row_groups):
-            begin, end = end, end + file.metadata.row_group(group).num_rows
-            if not first < stop or end <= first:
-                continue
-            for batch in file.iter_batches(rows, row_groups=[group], columns=schema.names):
-                until = begin + batch.num_rows
-                while first < stop and first < until:
-                    low, high = max(first, begin), min(stop, until)
-                    pieces.append(batch.select(schema.names).slice(low - begin, high - low))
-                    if stop > until:
-                        break
-                    yield _join_batches(pieces, schema, path)
-                    pieces = []
-                    first, stop = next(wanted, (0, 0))
-                begin = until
+    known: Any = None
+    for path in paths:
+        with _open_groups(path, columns, rows) as (schema, groups):
+            if known is not None and schema != known:
+                raise FormatError(f"{path} has other columns than {paths[0]}, or of other types")
+            known = schema
+            for count, read in groups:
+                begin, end = end, end + count
+                if not first < stop or end <= first:
+                    continue
+                for batch in read():
+                    until = begin + batch.num_rows
+                    while first < stop and first < until:
+                        low, high = max(first, begin), min(stop, until)
+                        pieces.append(batch.select(schema.names).slice(low - begin, high - low))
+                        if stop > until:
+                            break
+                        yield _join_batches(pieces, schema, path)
+                        pieces = []
+                        first, stop = next(wanted, (0, 0))
+                    begin = until
+
+
+@contextmanager
+def _open_groups(
+    path: Path, columns: Sequence[str] | None, rows: int = _RATIO
+) -> Iterator[tuple[Any, Iterator[tuple[int, Callable[[], Iterable[Any]]]]]]:
+    """Open a file: its schema, and the row groups or batches, each with its rows and what reads them."""
+    parquet = read_head(path).startswith(PARQUET)
+    with _name_damage(path, parquet=parquet), ExitStack() as stack:
+        if parquet:
+            file = stack.enter_context(_open_parquet(path))
+            schema = _select_fields(file.schema_arrow, columns)
+            kept = {"batch_size": rows, "columns": schema.names}
+            yield (
+                schema,
+                (
+                    (
+                        file.metadata.row_group(group).num_rows,
+                        partial(file.iter_batches, row_groups=[group], **kept),
+                    )
+                    for group in range(file.num_row_groups)
+                ),
+            )
+        else:
+            source = stack.enter_context(_pyarrow().memory_map(os.fsencode(path)))
+            batches, schema = _arrow_batches(source)
+            found = ((batch.num_rows, partial(iter, [batch])) for batch in batches)
+            yield _select_fields(schema, columns), found
 
 
 def iter_row_groups(path: Path) -> Iterator[Any]:
@@ -124,9 +174,33 @@ def iter_row_groups(path: Path) -> Iterator[Any]:
 
 
 def read_schema(path: Path) -> Any:
-    """Return the `pyarrow.Schema` of a Parquet file; raises as `read_table`."""
-    with _name_damage(path, parquet=True), _open_parquet(path) as file:
-        return file.schema_arrow
+    """Return the `pyarrow.Schema` of a Parquet or Arrow file; raises as `read_table`."""
+    with _open_groups(path, None) as (schema, _):
+        return schema
+
+
+def is_saved(folder: Path) -> bool:
+    """Return True for a folder that `Dataset.save_to_disk` of Hugging Face's `datasets` wrote."""
+    return all(is_file(folder / name) for name in ("state.json", "dataset_info.json"))
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """Return the Arrow files of such a folder in the order of its rows.
+
+    Raises `FormatError` or `IntegrityError` for a list of other things than names of files in it.
+    """
+    path = folder / "state.json"
+    state = read_json(path)
+    listed = state.get("_data_files") if isinstance(state, dict) else None
+    names = [one.get("filename") if isinstance(one, dict) else None for one in listed or [None]]
+    if not all(isinstance(name, str) for name in names):
+        raise FormatError(f"{path} does not list the names of its files in '_data_files'")
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise FormatError(
+            f"{path} selects rows by a file of indices, as datasets did before version 2",
+            hint="save it again: `load_from_disk(OLD).flatten_indices().save_to_disk(NEW)`",
+        )
+    return [folder / check_relative(str(name), f"A file in {path}") for name in names]
 
 
 def iter_arrow(path: Path) -> Iterator[Any]:
@@ -144,7 +218,7 @@ def iter_arrow(path: Path) -> Iterator[Any]:
 def _name_damage(path: Path, *, parquet: bool) -> Iterator[None]:
     """Check the first bytes, and turn what pyarrow raises into a `FormatError` that names the file."""
     head = read_head(path)
-    if not head.startswith(PARQUET if parquet else (b"ARROW1", _STREAM)):
+    if not head.startswith(PARQUET if parquet else ARROW):
         kind = "a Parquet file" if parquet else "an Arrow file"
         raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint=advise_on_head(head))
     pa = _pyarrow()
@@ -197,6 +271,9 @@ def _arrow_batches(source: Any) -> tuple[Iterable[Any], Any]:
     """Return the record batches of an open file or stream, and their schema."""
     ipc = _pyarrow().ipc
     if source.read(len(_STREAM)) == _STREAM:
+        source.seek(max(0, source.size() - len(_END)))
+        if source.read() != _END:  # batches may be missing, of which pyarrow says nothing
+            raise ValueError("the end of the stream is missing")
         source.seek(0)
         stream = ipc.open_stream(source)
         return stream, stream.schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -55,6 +56,25 @@ def write_parquet(path: Path, arrays: Mapping[str, Any]) -> Path:
     return path
 
 
+def write_saved(path: Path, arrays: Mapping[str, Any]) -> Path:
+    """Write two files, of batches of two rows, as `Dataset.save_to_disk` of `datasets` does."""
+    path.mkdir(parents=True)
+    table = pa.table({k: list(v) if v.ndim > 1 else v for k, v in arrays.items()})
+    files = [f"data-{number:05d}-of-00002.arrow" for number in range(2)]
+    half = (len(table) + 1) // 2
+    for name, rows in zip(files, (table.slice(0, half), table.slice(half)), strict=True):
+        with pa.ipc.new_stream(path / name, table.schema) as stream:
+            stream.write_table(rows, max_chunksize=2)
+    state = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": "0",
+        "_split": None,
+    }
+    (path / "state.json").write_text(json.dumps(state))
+    (path / "dataset_info.json").write_text("{}")
+    return path
+
+
 def write_csv(path: Path, arrays: Mapping[str, Any]) -> Path:
     """Write arrays of several columns as `name_0`, `name_1`, …."""
     columns: Arrays = {}
@@ -85,11 +105,12 @@ WRITERS: dict[str, Callable[[Path, Arrays], Path]] = {
     "npy": write_npy,
     "zarr": write_zarr,
     "parquet": write_parquet,
+    "saved": write_saved,
     "csv": write_csv,
     "pt": write_pt,
 }
 """Writers by suffix."""
-TABLES = {"parquet", "csv"}
+TABLES = {"parquet", "saved", "csv"}
 """Formats in which all arrays have as many rows."""
 
 

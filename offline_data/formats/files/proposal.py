@@ -22,6 +22,7 @@ from offline_data.formats.files.layout import PARTS, Layout
 from offline_data.formats.files.mapping import Ends, FileMapping, MappingQuestionError, dump_toml
 from offline_data.formats.files.rows import order_of
 from offline_data.raw.arrays import natural
+from offline_data.raw.arrow import is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -135,6 +136,8 @@ def inspect_arrays(path: Path, source: str | None) -> Inspection:
 def _find_each(arrays: Arrays) -> str | None:
     """Return the pattern of groups or files, the first of which has actions; None: there are none."""
     tops = arrays.groups("")
+    if tops and is_saved(arrays.path / tops[0]):  # splits of a `DatasetDict`
+        return "*"
     for parent in ("", *tops[:20]):
         names = tops if not parent else arrays.groups(parent) if "." not in parent else []
         patterns: dict[str, list[str]] = {}

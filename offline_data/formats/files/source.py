@@ -28,7 +28,7 @@ class Files(Source):
     """The user's files, which a mapping describes; it accepts those that have one beside them."""
 
     name = "files"
-    title = "your own files (HDF5, npz, npy, zarr, Parquet, CSV, .pt), by a mapping"
+    title = "your own files (HDF5, npz, npy, zarr, Parquet, Arrow, CSV, .pt), by a mapping"
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """Return nothing: there is no published list."""
@@ -39,7 +39,7 @@ class Files(Source):
         raise NotFoundError(f"There is no files:{name}: these are files of your own", hint=HINT)
 
     def accepts(self, path: Path) -> int:
-        """Count the names in an export to npz, which has a mapping beside it, or to Parquet."""
+        """Count the names in an export to npz, which has a mapping beside it, to Parquet or to `datasets`."""
         try:
             mapping = _mapping_beside(path)
             return len(mapping.keys) if mapping else count_columns(path)

@@ -32,7 +32,14 @@ from offline_data.episode.joining import concatenate_columns
 from offline_data.formats.base import RawDataset, Shard, SourceInfo
 from offline_data.formats.folders import entries
 from offline_data.formats.recognition import ArrayNames
-from offline_data.raw.arrow import iter_arrow, iter_row_groups, read_schema, table_leaves
+from offline_data.raw.arrow import (
+    is_saved,
+    iter_arrow,
+    iter_row_groups,
+    read_schema,
+    saved_files,
+    table_leaves,
+)
 from offline_data.store.encoded import EncodedColumn, image_kind
 
 if TYPE_CHECKING:
@@ -54,6 +61,8 @@ class _ColumnFacts(TypedDict, total=False):
 _STEPS = ArrayNames(("episode_index", "step_index"))
 _EPISODES = ArrayNames(("episode_index", "length", "final_observation"))
 _FOLDERS = ("data", "episodes")
+SPLITS = ("steps", "episodes")
+"""Splits of a `DatasetDict` on disk."""
 
 
 def count_columns(folder: Path) -> int:
@@ -68,7 +77,10 @@ def count_columns(folder: Path) -> int:
 
 
 def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the Parquet files of steps, and of episodes, in the order of their names."""
+    """Return the files of steps, and of episodes, of Parquet in the order of their names."""
+    if all(is_saved(folder / name) for name in SPLITS):
+        steps, episodes = (saved_files(folder / name) for name in SPLITS)
+        return steps, episodes
     found = (entries(folder / name) if is_folder(folder / name) else () for name in _FOLDERS)
     steps, episodes = (
         [Path(one.path) for one in some if one.name.endswith(".parquet")] for some in found

@@ -224,7 +224,7 @@ class LeRobotDataset(RawDataset):
         ]
         columns = [*(one.name for one in self._features), TASK, "task"]
         if rows.order is None and whole is None:
-            tables = iter_ranges(path, ranges, columns, 64 if self._width > _IMAGE else 1024)
+            tables = iter_ranges([path], ranges, columns, 64 if self._width > _IMAGE else 1024)
         else:
             whole = read_table([path], columns) if whole is None else whole
             whole = whole if rows.order is None else whole.take(rows.order)

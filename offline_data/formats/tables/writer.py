@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from offline_data.base.errors import MissingDependencyError
 from offline_data.episode import EpisodeBatch
-from offline_data.formats.files.tables import FINAL, METADATA, SINGLE, TableEpisodes
+from offline_data.formats.files.tables import FINAL, METADATA, SINGLE, SPLITS, TableEpisodes
 from offline_data.formats.writing.base import (
     ExportJob,
     ExportOptions,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _SHARD = 512 << 20  # bytes of rows of a file
 _AT_ONCE = 32  # images that are in memory at once
-TABLES = ("steps", "episodes")
 _OWN = (  # first parts of names of columns (steps, episodes) that have a use of their own
     {"episode_index", "step_index"},
     {"episode_index", "length", "final", "final_observation"},
@@ -110,7 +109,7 @@ class _Tables(ExportTarget):
         """Write what is beside the files."""
 
     def read(self, path: Path, job: ExportJob) -> TableEpisodes:  # noqa: ARG002
-        steps, episodes = (self._writer(path, name).files() for name in TABLES)
+        steps, episodes = (self._writer(path, name).files() for name in SPLITS)
         return TableEpisodes(steps, episodes)
 
 
@@ -141,7 +140,7 @@ class HuggingFaceTarget(_Tables):
         return _ArrowShards(path / table, "data", "arrow")
 
     def _finish(self, path: Path, job: ExportJob, shards: Mapping[str, _Shards]) -> None:
-        (path / "dataset_dict.json").write_text(json.dumps({"splits": list(TABLES)}))
+        (path / "dataset_dict.json").write_text(json.dumps({"splits": list(SPLITS)}))
         for name, written in shards.items():
             state: dict[str, Any] = {
                 "_data_files": [{"filename": file.name} for file in written.files()],

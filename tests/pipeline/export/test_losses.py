@@ -24,7 +24,7 @@ from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.export.conftest import LENGTHS, discrete_batch, everything, flat_batch
 from tests.slow import slow_but
 
-SOURCES = {"rlds": "openx", "zarr": "diffusion_policy", "parquet": "files", "npz": "files", "ted": "local"}  # fmt: skip
+SOURCES = {"rlds": "openx", "zarr": "diffusion_policy", "parquet": "files", "hf": "files", "npz": "files", "ted": "local"}  # fmt: skip
 ONE: dict[Key, Key] = {("observation", "state"): ("observation",)}
 NAMES: dict[str, dict[Key, Key]] = {
     "d4rl": ONE,
@@ -67,7 +67,7 @@ def is_listed(key: Key, losses: tuple[Loss, ...]) -> bool:
     return join_key(key) in names or after
 
 
-@pytest.mark.parametrize("to", [to for to in TARGETS if to != "hf"])
+@pytest.mark.parametrize("to", TARGETS)
 def test_what_is_not_listed_comes_back(to: str, tmp_path: Path) -> None:
     export = write(everything(), tmp_path, to)
     planned = export(dry_run=True)

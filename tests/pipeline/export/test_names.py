@@ -94,7 +94,7 @@ def test_names_of_columns_of_tables_are_kept(to: str, tmp_path: Path) -> None:
     }
     done = export(write(leaves, tmp_path), to)
     assert done.losses == ()
-    if to not in {"parquet", "npz"}:
+    if to == "ted":
         return
     back = offline_data.convert(done.path, "back", root=tmp_path / "root", progress=False)
     reader = open_reader(back.path)

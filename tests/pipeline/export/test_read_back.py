@@ -1,4 +1,4 @@
-"""Exports to Parquet and npz are formats of `convert`: they come back without a mapping, and as they were."""
+"""Exports to Parquet, `datasets` and npz are formats of `convert`: they come back without a mapping, and as they were."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.export.conftest import BATCHES, LENGTHS, flat_batch
 
 Store = Callable[[str], Path]
-TARGETS = ("parquet", "npz")
+TARGETS = ("parquet", "hf", "npz")
 
 
 def there_and_back(path: Path, to: str, settings: Settings, folder: Path) -> Any:

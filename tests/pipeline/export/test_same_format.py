@@ -402,6 +402,6 @@ def test_ogbench(kind: str, tmp_path: Path) -> None:
 
 
 def test_every_format_is_here() -> None:
-    """Parquet and npz come back with an equal digest: see `test_read_back`; hf has no reader."""
+    """Parquet, hf and npz come back with an equal digest: see `test_read_back`."""
     here = {"robomimic", "minari", "d4rl", "d3rlpy", "zarr", "rlds", "lerobot", "ogbench", "ted"}
     assert {*TARGETS} == here | {"parquet", "npz", "hf"}
