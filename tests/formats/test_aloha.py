@@ -93,6 +93,14 @@ def test_a_single_file(tmp_path: Path, settings: Settings) -> None:
     np.testing.assert_array_equal(table["action",], read_rows([path], "action"))
 
 
+def test_as_many_steps_as_cameras(tmp_path: Path, settings: Settings) -> None:
+    """`compress_len` then has as many rows as the actions, and is not one of their features."""
+    arrays = toy_episode(0, len(CAMERAS))
+    reader = stored(write_episode(tmp_path / "episode_0.hdf5", arrays, "padded"), settings)
+    assert "extra" not in {leaf.key[0] for leaf in reader.manifest.tables["steps"].leaves}
+    assert [one.key for one in reader.manifest.dropped_leaves] == ["compress_len"]
+
+
 def test_bytes_of_images_are_those_of_the_file(tmp_path: Path, settings: Settings) -> None:
     """Also where `compress_len`, which is not needed, is larger than the rows."""
     folder = write_aloha(tmp_path / "task", "padded")
