@@ -17,10 +17,12 @@ from offline_data.base.errors import AccessError, FormatError, NoSpaceError, Off
 from offline_data.base.ids import parse_id
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.joining import concatenate
+from offline_data.formats.base import RandomAccess
 from offline_data.pipeline.ingest import reading
 from offline_data.pipeline.ingest.build import BuildJob
 from offline_data.pipeline.ingest.conversion import ConversionProcess
-from offline_data.pipeline.ingest.reading import ParsedParts, read_parts
+from offline_data.pipeline.ingest.in_memory import InMemoryEpisodes
+from offline_data.pipeline.ingest.reading import ParsedParts, parsed, read_parts
 from offline_data.testing.toy import ToyRaw, assert_same_batch, toy_batch
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -200,6 +202,15 @@ def test_work_that_workers_cannot_shorten_starts_none(
     dataset = ParsedParts(Path("toy"), raw)
     batches = list(read_parts(dataset, dataset.parts(1), workers))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_parsed_data_have_parts_if_they_had_any(threaded: bool) -> None:
+    raw = parsed(Path("toy"), lambda _: ToyRaw(LENGTHS, threaded=threaded))
+    assert isinstance(raw, RandomAccess)
+    assert (raw.threaded, raw.parts(1)) == (threaded, ToyRaw(LENGTHS).parts(1))
+    in_order = parsed(Path("toy"), lambda _: InMemoryEpisodes([], skip_bad=False))
+    assert not isinstance(in_order, RandomAccess)
 
 
 @pytest.mark.parametrize(

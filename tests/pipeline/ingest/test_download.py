@@ -86,13 +86,13 @@ def test_force_converts_what_is_here_again(settings: Settings) -> None:
 
 
 def test_the_other_layout_is_made_from_what_is_here(settings: Settings) -> None:
-    folder = record(settings, 2)
-    compact = download(ID, settings, Options(episodes=(0, 2)))
+    folder = record(settings, 4)
+    compact = download(ID, settings, Options(episodes=(1, 3)))
     shutil.rmtree(folder)
-    ted = download(ID, settings, Options(layout="ted", episodes=(0, 2)))
+    ted = download(ID, settings, Options(layout="ted", episodes=(1, 3)))
     assert ted.path == compact.path
-    assert ted.manifest.layout == "ted"
-    assert ted.manifest.converter["options"]["episodes"] == [0, 2]
+    assert (ted.manifest.layout, ted.episodes) == ("ted", 2)
+    assert ted.manifest.converter["options"]["episodes"] == [1, 3]
     assert ted.manifest.files == compact.manifest.files
 
 
