@@ -7,7 +7,13 @@ class TestMySource(SourceContract):
     @pytest.fixture
     def case(self, tmp_path: Path) -> SourceCase:
         raw = write_toy(tmp_path / "raw")
-        return SourceCase(MySource(), Release("toy-v0", "unversioned"), raw)
+        return SourceCase(
+            MySource(),
+            Release("toy-v0", "unversioned"),
+            raw,
+            truth=read_by_numpy_alone,
+            bad={"cut": Damage(cut_second_episode, "reward has 2 rows", skipped=(1,))},
+        )
 ```
 """
 
@@ -19,28 +25,52 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import NotFoundError, OfflineDataError, OfflineError
+from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError, OfflineError
 from offline_data.base.ids import DatasetId, parse_id
+from offline_data.episode import join_key
 from offline_data.episode.joining import concatenate
 from offline_data.formats.base import Part, RandomAccess, RawDataset, Release, Shard, Source
 from offline_data.formats.options import Options
-from offline_data.testing.toy import TABLES, assert_same_batch
+from offline_data.formats.registry import iter_sources, source_accepting
+from offline_data.store.layout import EPISODES
+from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.testing.toy import TABLES, assert_same_batch, write_toy
 
 if TYPE_CHECKING:
-    from offline_data.episode import EpisodeBatch
+    from offline_data.episode import EpisodeBatch, Key
 
 BUDGETS = (1, 700, 10_000, 1 << 50)  # of a part in bytes: one episode, a few, some more, all
 DAMAGED = 25  # bytes that are changed, one after the other, by the test of damaged files
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"
+DERIVED = {("episode",), ("done",), ("terminated",), ("truncated",), ("next", "done")}
+"""Features of a transition that follow from the others."""
+
+Episode = dict[Any, Any]
+"""Values of all features of an episode's transitions by key, and below `("episode", ...)` of the episode."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A way to damage the raw data, and what must come of it."""
+
+    apply: Callable[[Path], object]
+    """Changes a copy of the raw data."""
+    words: str = ""
+    """Regular expression that the error's message has."""
+    error: type[OfflineDataError] = FormatError
+    skipped: tuple[int, ...] | None = None
+    """Episodes that are lost where bad ones are skipped; None: not tried."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +82,10 @@ class SourceCase:
     """Argument of `open`."""
     raw: Path
     """Folder or file of the raw data, under a temporary folder of the test."""
+    truth: Callable[[Path], Sequence[Episode]] | None = None
+    """Reads the raw data without the adapter: what must be stored of each episode."""
+    bad: Mapping[str, Damage] = field(default_factory=dict)
+    """Ways to damage the raw data, by name."""
 
 
 class SourceContract:
@@ -114,11 +148,13 @@ class SourceContract:
             case.source.remote(offline)
 
     def test_accepts_its_own_format_only(self, case: SourceCase, tmp_path: Path) -> None:
-        """`accepts` recognises its own files, and never raises for other files."""
+        """`accepts` recognises its own files, which are taken for no other's, and never raises for others."""
         other = tmp_path / "other"
         other.mkdir()
         (other / "data.hdf5").write_text("<!DOCTYPE html>")
         assert case.source.accepts(case.raw)
+        if any(type(one) is type(case.source) for one in iter_sources()):
+            assert source_accepting(case.raw).name == case.source.name
         for path in (other, other / "data.hdf5", tmp_path / "absent"):
             assert not case.source.accepts(path)
 
@@ -152,6 +188,35 @@ class SourceContract:
         if isinstance(dataset, RandomAccess):
             (everything,) = dataset.parts(BUDGETS[-1])
             assert_same_batch(whole, dataset.read_part(everything))
+
+    def test_every_value_is_the_truth(self, case: SourceCase, tmp_path: Path) -> None:
+        """After the disk, every value of every transition and episode is that of `truth`."""
+        if case.truth is None:
+            pytest.skip("there is no independent reading")
+        assert_episodes(_written(case, tmp_path / "written")[0], case.truth(case.raw))
+
+    def test_bad_data_are_named_or_skipped(self, case: SourceCase, tmp_path: Path) -> None:
+        """Each damage of `bad` raises its error; without bad episodes, the others are the truth."""
+        whole = case.truth(case.raw) if case.truth else []
+        for number, (name, damage) in enumerate(case.bad.items()):
+            raw = tmp_path / f"bad{number}" / case.raw.name
+            raw.parent.mkdir()
+            shutil.copytree(case.raw, raw) if case.raw.is_dir() else shutil.copy(case.raw, raw)
+            damage.apply(raw)
+            release = replace(case.release, local=case.release.local and raw)
+            self.assert_refused(name, damage, replace(case, release=release, raw=raw))
+            if damage.skipped is not None:
+                release = replace(release, options=Options(skip_bad_episodes=True))
+                skipping = replace(case, release=release, raw=raw)
+                reader, skipped = _written(skipping, raw.parent / "written")
+                assert skipped == len(damage.skipped), name
+                kept = [one for e, one in enumerate(whole) if e not in damage.skipped]
+                assert_episodes(reader, kept, name)
+
+    def assert_refused(self, name: str, damage: Damage, case: SourceCase) -> None:  # noqa: ARG002 -- of subclasses
+        """Assert that damaged data raise the error of `damage`; a subclass may compare more of it."""
+        with pytest.raises(damage.error, match=damage.words):
+            read_all(case)
 
     def test_a_shard_needs_its_own_files_only(self, case: SourceCase, tmp_path: Path) -> None:
         """`open` reads only `Release.opening`, and `read` only that and the shard's own files."""
@@ -219,17 +284,18 @@ class SourceContract:
         _assert_sentences([item.reason for item in (*info.dropped, *whole.dropped)])
 
     def test_raw_files_stay_as_they_are(self, case: SourceCase) -> None:
-        """Opening and reading writes nothing; a truncated file raises our error naming it."""
+        """Opening and reading writes nothing; a file cut short or replaced raises our error naming it."""
         files = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
         before = {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
-        _read_all(case)
+        read_all(case)
         after = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
         assert {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in after} == before
         victim = max(files, key=lambda path: path.stat().st_size)
-        with victim.open("r+b") as file:
-            file.truncate(victim.stat().st_size // 2)
-        with pytest.raises(OfflineDataError, match=re.escape(victim.name)):
-            _read_all(case)
+        whole = victim.read_bytes()
+        for content in (whole[: len(whole) // 2], POINTER, b"<!DOCTYPE html><title>404"):
+            victim.write_bytes(content)
+            with pytest.raises(OfflineDataError, match=re.escape(victim.name)):
+                read_all(case)
 
     @pytest.mark.parametrize("skip_bad", [False, True])
     def test_damaged_bytes_raise_our_errors_only(self, case: SourceCase, skip_bad: bool) -> None:
@@ -245,7 +311,7 @@ class SourceContract:
             at = random.randrange(len(whole))
             victim.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
             with suppress(OfflineDataError):
-                _read_all(case)
+                read_all(case)
             victim.write_bytes(whole)
 
     def test_needs_no_torch(self, case: SourceCase) -> None:
@@ -260,7 +326,7 @@ class SourceContract:
         )
         done = subprocess.run(  # noqa: S603 -- this interpreter, on the lines above
             [sys.executable, "-c", program],
-            input=pickle.dumps(case),
+            input=pickle.dumps(replace(case, truth=None, bad={})),
             capture_output=True,
             check=False,
         )
@@ -278,10 +344,39 @@ def _first_name(source: Source) -> str:
     return entries[0].name
 
 
-def _read_all(case: SourceCase) -> None:
+def read_all(case: SourceCase) -> list[EpisodeBatch]:
+    """Read all shards of a case."""
     dataset = case.source.open(case.release, case.raw)
-    for shard in dataset.shards():
-        _read(dataset, shard)
+    return [batch for shard in dataset.shards() for batch in dataset.read(shard)]
+
+
+def assert_episodes(reader: DatasetReader, episodes: Sequence[Episode], name: str = "") -> None:
+    """Assert that a stored dataset has these episodes: all keys, the dtypes of arrays, and all values."""
+    assert reader.lengths.tolist() == [len(one["action",]) for one in episodes], name
+    for number, episode in enumerate(episodes):
+        found: dict[Key, Any] = reader.transitions_at(
+            np.arange(reader.lengths[number]) + reader.starts[number]
+        )
+        columns = {key for key in episode if key[0] == "episode"}
+        assert found.keys() - DERIVED == episode.keys() - columns, name
+        for key, expected in episode.items():
+            where = f"{name} {join_key(key)} of episode {number}"
+            if key in columns:
+                value: Any = np.asarray(reader.episodes[key[1:]])[number]
+                value = reader.as_text(key[1:], value, EPISODES)
+            else:
+                value = np.asarray(reader.as_text(key, found[key]))
+                assert value.shape == np.shape(expected), where
+                assert value.dtype == getattr(expected, "dtype", value.dtype), where
+            np.testing.assert_array_equal(value, expected, err_msg=where)
+
+
+def _written(case: SourceCase, folder: Path) -> tuple[DatasetReader, int]:
+    """Store a case's episodes; returns them, and how many bad ones were skipped."""
+    info, batches = case.source.open(case.release, case.raw).info, read_all(case)
+    write_toy(folder, batches)
+    skipped = len(info.skipped) + sum(len(batch.skipped) for batch in batches)
+    return open_reader(folder), skipped
 
 
 def _read(dataset: RawDataset, shard: Shard) -> EpisodeBatch:

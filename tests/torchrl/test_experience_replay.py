@@ -87,7 +87,8 @@ ADDED = {"LeRobot": ["delta_timestamps"], "OpenX": ["split"]}
 
 
 @pytest.mark.parametrize(
-    "name", ["AtariDQN", "D4RL", "GenDGRL", "LeRobot", "Minari", "OpenML", "OpenX"]
+    "name",
+    ["AtariDQN", "D4RL", "GenDGRL", "LeRobot", "Minari", "OpenML", "OpenX", "Roboset", "VD4RL"],
 )
 def test_torchrl_calls_work_here(name: str) -> None:
     mine, other = (
@@ -147,7 +148,7 @@ def test_atari_options_that_choose_the_sampler(tmp_path: Path) -> None:
 def test_available_datasets_without_a_network() -> None:
     assert "hopper-medium-v2" in D4RLExperienceReplay.available_datasets
     assert "D4RL/door/human-v2" in MinariExperienceReplay.available_datasets
-    for name in ("AtariDQN", "GenDGRL", "OpenX"):
+    for name in ("AtariDQN", "GenDGRL", "OpenX", "Roboset"):
         known = getattr(offline_data, f"{name}ExperienceReplay").available_datasets
         assert set(getattr(theirs, f"{name}ExperienceReplay").available_datasets) <= set(known)
 
