@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import offline_data
@@ -15,11 +18,14 @@ from offline_data.base.errors import FormatError, UsageError
 from offline_data.episode.autoreset import find_autoreset
 from offline_data.formats.files.mapping import MappingQuestionError, read_mapping
 from offline_data.pipeline.ingest import Options, convert, inspect_files
+from offline_data.raw.images import decode_into, encode_image
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.refusals import Refusals
 from tests.slow import every_second
 from tests.toys.files import WRITERS, Arrays, write_h5, write_npz, write_pt
 
+REFUSALS = Refusals.beside(__file__)
 PARTS = ((5, 4), (6, 3))
 """Lengths of the episodes in each part."""
 LEAVES = {"observation": "observation", "action": "action", "next/reward": "reward"}
@@ -54,9 +60,7 @@ def write_parts(path: Path, container: str, names: tuple[str, ...], parts: Any =
     some = [rows_of(number, names, parts) for number in range(len(parts))]
     kind, _, suffix = container.partition(" of ")
     if kind == "files":
-        path.mkdir()
-        for number, rows in enumerate(some):
-            WRITERS[suffix](path / f"part_{number}.{suffix}", rows)
+        write_folder(path, suffix, some)
         return f"*.{suffix}"
     if suffix == "pt":
         write_pt(path, some)
@@ -85,6 +89,26 @@ WAYS: dict[str, tuple[dict[str, str], str]] = {
 def place_of(tmp_path: Path, container: str) -> Path:
     _, _, suffix = container.partition(" of ")
     return tmp_path / ("all" if container.startswith("files") else f"x.{suffix}")
+
+
+def mapping_of(ends: dict[str, str], otherwise: str | None = "truncated", **more: Any) -> Any:
+    """Return a mapping of `LEAVES` without final observations; `otherwise`: how other episodes end."""
+    ends = ends if otherwise is None else {**ends, "otherwise": otherwise}
+    return {"leaves": LEAVES, "final_observation": "missing", "ends": ends, **more}
+
+
+def proposed(path: Path, otherwise: str = "truncated") -> Any:
+    """Return the proposed mapping of files without final observations."""
+    found = inspect_files(path).mapping.to_json() | {"final_observation": "missing"}
+    found.setdefault("ends", {})["otherwise"] = otherwise
+    return found
+
+
+def write_folder(path: Path, suffix: str, parts: Any) -> Path:
+    path.mkdir(parents=True)
+    for number, rows in enumerate(parts):
+        WRITERS[suffix](path / f"part_{number}.{suffix}", rows)
+    return path
 
 
 def stored(path: Path, mapping: Any, settings: Settings, **options: Any) -> DatasetReader:
@@ -118,11 +142,7 @@ def test_ends_act_inside_parts(
     ends, parts = WAYS[way]
     path = place_of(tmp_path, container)
     each = write_parts(path, container, tuple(ends.values()))
-    mapping = {
-        "leaves": LEAVES, "each": each, "final_observation": "missing", "parts": parts,
-        "ends": {**ends, "otherwise": "truncated"},
-    }  # fmt: skip
-    check_rows(stored(path, mapping, settings), [5, 4, 6, 3], ends)
+    check_rows(stored(path, mapping_of(ends, each=each, parts=parts), settings), [5, 4, 6, 3], ends)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -133,16 +153,10 @@ def test_an_end_inside_a_part_is_asked_about(
     ends, _ = WAYS[way]
     path = place_of(tmp_path, container)
     each = write_parts(path, container, tuple(ends.values()))
-    mapping = {
-        "leaves": LEAVES, "each": each, "final_observation": "missing",
-        "ends": {**ends, "otherwise": "truncated"},
-    }  # fmt: skip
     with pytest.raises(MappingQuestionError, match=r"has an end in row 4 of 9") as caught:
-        stored(path, mapping, settings)
-    assert [line.split("#")[0].strip() for line in caught.value.lines] == [
-        'parts = "episodes"',
-        'parts = "table"',
-    ]
+        stored(path, mapping_of(ends, each=each), settings)
+    lines = [line.split("#")[0].strip() for line in caught.value.lines]
+    assert lines == ['parts = "episodes"', 'parts = "table"']
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -156,20 +170,14 @@ def test_the_proposal_says_what_a_part_is(
     some = [rows_of(number, tuple(ends.values())) for number in range(2)]
     some = [{names.get(name, name): v for name, v in rows.items()} for rows in some]
     if container.startswith("files"):
-        path.mkdir()
-        suffix = container.split()[-1]
-        for number, rows in enumerate(some):
-            WRITERS[suffix](path / f"part_{number}.{suffix}", rows)
+        write_folder(path, container.split()[-1], some)
     else:
-        write_h5(
-            path, {f"data/demo_{n}/{k}": v for n, rows in enumerate(some) for k, v in rows.items()}
-        )
-    found = inspect_files(path)
-    assert found.mapping.parts == parts
-    assert set(found.mapping.ends.arrays) == set(ends)
-    mapping = found.mapping.to_json() | {"final_observation": "missing"}
-    mapping["ends"]["otherwise"] = "truncated"
-    check_rows(stored(path, mapping, settings), [5, 4, 6, 3], ends)
+        groups = enumerate(some)
+        write_h5(path, {f"data/demo_{n}/{k}": v for n, rows in groups for k, v in rows.items()})
+    found = inspect_files(path).mapping
+    assert found.parts == parts
+    assert set(found.ends.arrays) == set(ends)
+    check_rows(stored(path, proposed(path), settings), [5, 4, 6, 3], ends)
 
 
 def test_one_episode_in_each_part_needs_no_field(tmp_path: Path, settings: Settings) -> None:
@@ -177,33 +185,21 @@ def test_one_episode_in_each_part_needs_no_field(tmp_path: Path, settings: Setti
     each = write_parts(path, "files of csv", ("done", "counted"), ((5,), (4,), (6,)))
     found = inspect_files(path)
     assert (found.mapping.each, found.mapping.parts) == (each, None)
-    mapping = {
-        "leaves": LEAVES, "each": each, "final_observation": "missing",
-        "ends": {"done": "done", "otherwise": "truncated"},
-    }  # fmt: skip
-    check_rows(stored(path, mapping, settings), [5, 4, 6], {})
+    check_rows(stored(path, mapping_of({"done": "done"}, each=each), settings), [5, 4, 6], {})
 
 
-def test_shards_that_divide_episodes(tmp_path: Path, settings: Settings) -> None:
+def test_files_that_divide_episodes(tmp_path: Path, settings: Settings) -> None:
     """As `push_to_hub` writes them: rows 0 to 6 and 7 to 14 of episodes of 5, 4 and 6 rows."""
-    rows = rows_of(0, ("counted",), ((5, 4, 6),))
-    (path := tmp_path / "hub" / "data").mkdir(parents=True)
-    for number, cut in enumerate((slice(0, 7), slice(7, 15))):
-        part = {name.replace("counted", "episode_index"): v[cut] for name, v in rows.items()}
-        WRITERS["parquet"](path / f"train-0000{number}-of-00002.parquet", part)
-    mapping = inspect_files(path.parent).mapping.to_json() | {"final_observation": "missing"}
+    rows = rows_of(0, ("counted", "done"), ((5, 4, 6),))
+    cuts = [{k: v[cut] for k, v in rows.items()} for cut in (slice(0, 7), slice(7, 15))]
+    numbered = [{"episode_index": part.pop("counted"), **part} for part in cuts]
+    logs = write_folder(tmp_path / "logs", "csv", cuts)
+    assert "parts" in [question.place for question in inspect_files(logs).questions]
+    hub = [{k: v for k, v in part.items() if k != "done"} for part in numbered]
+    write_folder(tmp_path / "hub/data", "parquet", hub)
+    mapping = proposed(tmp_path / "hub")
     assert (mapping["each"], mapping["parts"]) == ("data/*.parquet", "table")
-    mapping["ends"]["otherwise"] = "truncated"
-    check_rows(stored(path.parent, mapping, settings), [5, 4, 6], {})
-
-
-def test_a_file_whose_last_row_has_no_flag_is_a_question(tmp_path: Path) -> None:
-    rows = rows_of(0, ("done",), ((5, 4, 6),))
-    (path := tmp_path / "logs").mkdir()
-    for number, cut in enumerate((slice(0, 7), slice(7, 15))):
-        WRITERS["csv"](path / f"{number}.csv", {name: v[cut] for name, v in rows.items()})
-    found = inspect_files(path)
-    assert "parts" in [question.place for question in found.questions]
+    check_rows(stored(tmp_path / "hub", mapping, settings), [5, 4, 6], {})
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
@@ -211,33 +207,20 @@ def test_parts_of_a_table_have_the_same_columns(
     tmp_path: Path, suffix: str, settings: Settings
 ) -> None:
     """Whole numbers in one file and others in the next are floats; another shape is an error."""
-    (path := tmp_path / "all").mkdir()
-    for number in range(2):
-        rows = rows_of(number, ("counted",))
-        rows["reward"] = rows["reward"].astype(int) if number == 0 else rows["reward"]
-        WRITERS[suffix](path / f"{number}.{suffix}", rows)
-    mapping: Any = {
-        "leaves": LEAVES, "each": f"*.{suffix}", "final_observation": "missing", "parts": "table",
-        "ends": {"episode": "counted", "otherwise": "truncated"},
-    }  # fmt: skip
-    reader = stored(path, mapping, settings)
-    assert reader.step(("next", "reward")).dtype == np.float64
-    wide = {**rows_of(1, ("counted",)), "action": np.zeros((9, 2))}
-    if suffix == "npz":
-        write_npz(path / "1.npz", wide)
-        with pytest.raises(
-            FormatError, match=r"1\.npz: a row of 'action' is float64 \[2\], expected"
-        ):
-            stored(path, mapping, settings, force=True)
-    huge = {**rows_of(1, ("counted",)), "reward": np.full(9, 2**53 + 1)}
-    first = {**rows_of(0, ("counted",))}
-    WRITERS[suffix](path / f"0.{suffix}", first)
-    WRITERS[suffix](path / f"1.{suffix}", huge)
-    with pytest.raises(
-        FormatError,
-        match="'reward' is int64 here, and float64 or int64 in all parts: float64 does not hold 9007199254740993",
-    ):
-        stored(path, mapping, settings, force=True)
+    first, second = (rows_of(number, ("counted",)) for number in range(2))
+    whole = {**first, "reward": first["reward"].astype(int)}
+    mapping = mapping_of({"episode": "counted"}, each=f"*.{suffix}", parts="table")
+
+    def read(name: str, *parts: Arrays) -> DatasetReader:
+        path = write_folder(tmp_path / name, suffix, parts)
+        return stored(path, mapping, settings, force=True)
+
+    assert read("floats", whole, second).step(("next", "reward")).dtype == np.float64
+    bad = {"huge": {**second, "reward": np.full(9, 2**53 + 1)}}
+    bad |= {"wide": {**second, "action": np.zeros((9, 2))}} if suffix == "npz" else {}
+    for name, other in bad.items():
+        call = partial(read, name, first, other)
+        REFUSALS.check("columns", f"{name}, {suffix}", call, {tmp_path: "FOLDER"})
 
 
 # ---- both a number and flags -----------------------------------------------------------------------
@@ -245,29 +228,19 @@ def test_parts_of_a_table_have_the_same_columns(
 
 @pytest.mark.parametrize("suffix", ["csv", "npz", "h5", "parquet"])
 def test_a_number_and_done(tmp_path: Path, suffix: str, settings: Settings) -> None:
-    """Episodes 0 and 1 end by a limit of time, the last one is done."""
+    """Episodes 0 and 1 end by a limit of time, the last one is done; done inside an episode is an error."""
     rows = rows_of(0, ("counted",), ((5, 4, 6),)) | {"done": np.arange(15) == 14}
-    path = WRITERS[suffix](
-        tmp_path / f"log.{suffix}", {k.replace("counted", "episode"): v for k, v in rows.items()}
-    )
-    mapping = inspect_files(path).mapping.to_json() | {"final_observation": "missing"}
-    assert mapping["ends"] == {"episode": "episode", "done": "done"}
-    mapping["ends"]["otherwise"] = "terminated"
+    rows["episode"] = rows.pop("counted")
+    path = WRITERS[suffix](tmp_path / f"log.{suffix}", rows)
+    mapping = proposed(path, "terminated")
+    assert mapping["ends"] == {"episode": "episode", "done": "done", "otherwise": "terminated"}
     reader = stored(path, mapping, settings)
     check_rows(reader, [5, 4, 6], {})
     assert np.flatnonzero(reader.step(("next", "truncated"))).tolist() == [4, 8]
     assert np.flatnonzero(reader.step(("next", "terminated"))).tolist() == [14]
-
-
-def test_done_inside_a_number_is_an_error(tmp_path: Path, settings: Settings) -> None:
-    rows = rows_of(0, ("counted",), ((5, 4, 6),)) | {"done": np.isin(np.arange(15), [4, 6, 8, 14])}
-    mapping = {
-        "leaves": LEAVES, "rows": "steps", "final_observation": "missing",
-        "ends": {"episode": "counted", "done": "done", "otherwise": "truncated"},
-    }  # fmt: skip
-    path = write_npz(tmp_path / "x.npz", rows)
+    WRITERS[suffix](path, {**rows, "done": np.isin(np.arange(15), [4, 6, 8, 14])})
     with pytest.raises(FormatError, match=r"'done', is set before the last row of episode 1"):
-        stored(path, mapping, settings)
+        stored(path, mapping, settings, force=True)
 
 
 # ---- interleaved rows ------------------------------------------------------------------------------
@@ -290,15 +263,10 @@ def test_numbers_that_come_back(
     if suffix == "h5" and numbers.dtype.kind == "U":
         numbers = numbers.astype(h5py.string_dtype())
     count = len(numbers)
-    rows = {
-        "observation": 1.0 * np.arange(count), "action": np.arange(count) / 4,
-        "reward": np.arange(count) / 2, "episode": numbers,
-    }  # fmt: skip
+    rows = {"observation": 1.0 * np.arange(count), "action": np.arange(count) / 4}
+    rows |= {"reward": np.arange(count) / 2, "episode": numbers}
     path = WRITERS[suffix](tmp_path / f"log.{suffix}", rows)
-    mapping: Any = {
-        "leaves": LEAVES, "rows": "steps", "final_observation": "missing",
-        "ends": {"episode": "episode", "otherwise": "truncated"},
-    }  # fmt: skip
+    mapping = mapping_of({"episode": "episode"}, rows="steps")
     with pytest.raises(UsageError, match="again in row") as caught:
         stored(path, mapping, settings)
     assert "interleaved = true" in str(caught.value.hint)
@@ -325,17 +293,11 @@ def test_names_of_episodes_are_kept(
 ) -> None:
     rows = rows_of(0, (), ((5, 4, 6),)) | {"stay": np.repeat(names, [5, 4, 6])}
     path = WRITERS["csv"](tmp_path / "icu.csv", rows)
-    mapping = {
-        "leaves": LEAVES, "rows": "steps", "final_observation": "missing",
-        "ends": {"episode": "stay", "otherwise": "truncated"},
-    }  # fmt: skip
-    ds = offline_data.load_dataset(
-        offline_data.convert(path, "icu", mapping=mapping, root=settings.root, progress=False).path
-    )
-    columns = ds.episodes.columns
-    assert (("id",) in columns) == (kept is not None)
+    reader = stored(path, mapping_of({"episode": "stay"}, rows="steps"), settings)
+    assert (("id",) in reader.episodes) == (kept is not None)
     if kept is not None:
-        assert list(ds.episodes["id"]) == kept
+        found = np.asarray(reader.episodes["id",])
+        assert reader.as_text(("id",), found, "episodes").tolist() == kept
 
 
 # ---- whole files, padding, and arrays by number ------------------------------------------------------
@@ -344,8 +306,7 @@ def test_names_of_episodes_are_kept(
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_a_file_that_is_one_episode(tmp_path: Path, suffix: str, settings: Settings) -> None:
     path = WRITERS[suffix](tmp_path / f"run.{suffix}", rows_of(0, (), ((7,),)))
-    mapping: Any = {"leaves": LEAVES, "rows": "steps", "final_observation": "missing",
-                    "ends": {"otherwise": "truncated"}}  # fmt: skip
+    mapping = mapping_of({}, rows="steps")
     with pytest.raises(MappingQuestionError, match="does not say where the episodes") as caught:
         stored(path, mapping, settings)
     assert caught.value.lines == ['parts = "episodes"  # the file is one episode']
@@ -374,10 +335,9 @@ def test_padding_is_asked_about(
     found = inspect_files(path)
     assert found.mapping.rows == "episodes"
     assert "padding" in [question.place for question in found.questions]
-    mapping: Any = {
-        "leaves": {"observation": "obs", "action": "act"}, "rows": "episodes",
-        "final_observation": "extra_row" if states else "missing", "ends": {"otherwise": "truncated"},
-    }  # fmt: skip
+    leaves = {"observation": "obs", "action": "act"}
+    final = "extra_row" if states else "missing"
+    mapping = mapping_of({}, rows="episodes", leaves=leaves, final_observation=final)
     with pytest.raises(MappingQuestionError, match="the last 5 rows of episode 2 are zeros"):
         stored(path, mapping, settings)
     for padding, lengths in (("zeros", [5, 8, 3]), ("none", [8, 8, 8])):
@@ -395,20 +355,13 @@ def test_a_mask_is_proposed_as_lengths(
     arrays = padded([5, 8, 3], 0.0)
     arrays[name] = np.arange(8) < np.array([[5], [8], [3]])
     path = write_npz(tmp_path / "x.npz", arrays)
-    found = inspect_files(path)
-    assert (found.mapping.rows, found.mapping.ends.lengths) == ("episodes", name)
-    mapping = found.mapping.to_json() | {"final_observation": "missing"}
-    mapping["ends"]["otherwise"] = "truncated"
+    mapping = proposed(path)
+    assert (mapping["rows"], mapping["ends"]["lengths"]) == ("episodes", name)
     assert stored(path, mapping, settings).lengths.tolist() == [5, 8, 3]
     arrays[name] = arrays[name][:, ::-1]
     write_npz(path, arrays)
     with pytest.raises(UsageError, match=r"is a mask .* with the rows of an episode first"):
         stored(path, mapping, settings, force=True)
-
-
-def test_arrays_of_episodes_propose_rows(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "x.npz", {"obs": np.ones((3, 7, 2)), "actions": np.ones((3, 7, 1))})
-    assert inspect_files(path).mapping.rows == "episodes"
 
 
 @pytest.mark.parametrize("suffix", ["npz", "h5", "npy"])
@@ -420,57 +373,41 @@ def test_arrays_numbered_by_episode(tmp_path: Path, suffix: str, settings: Setti
         rows = episode(number, length)
         arrays |= {f"{name}s_{number}": rows[name] for name in ("observation", "action", "reward")}
     path = WRITERS[suffix](tmp_path / f"x.{suffix}", arrays)
-    mapping = inspect_files(path).mapping.to_json() | {"final_observation": "missing"}
-    assert mapping["each"] == "_*"
-    mapping["ends"] = {"otherwise": "truncated"}
+    mapping = proposed(path)
+    assert (mapping["each"], mapping["ends"]) == ("_*", {"otherwise": "truncated"})
     check_rows(stored(path, mapping, settings), lengths, {})
-
-
-def test_numbered_columns_of_a_table_are_not_episodes(tmp_path: Path) -> None:
-    columns = {f"{name}_{n}": np.arange(6.0) for name in ("obs", "act") for n in range(2)}
-    path = WRITERS["csv"](tmp_path / "x.csv", columns)
-    mapping = inspect_files(path).mapping
-    assert (mapping.each, mapping.leaves["observation"]) == (None, ("obs_0", "obs_1"))
 
 
 # ---- columns ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("columns", "leaves"),
-    [
-        (("obs_x", "obs_y", "act_l"), {"observation": ("obs_x", "obs_y"), "action": ("act_l",)}),
-        (
-            ("obs_x", "next_obs_x", "action"),
-            {"observation": ("obs_x",), "next/observation": ("next_obs_x",), "action": "action"},
-        ),
-        (("observation", "obs_x", "action"), {"observation": "observation", "action": "action"}),
-        (("state_x", "state_y", "a"), {}),
-    ],
-)
-def test_columns_by_prefix(tmp_path: Path, columns: tuple[str, ...], leaves: Any) -> None:
-    rows = {name: np.arange(6.0) for name in columns} | {"done": np.arange(6) == 5}
-    found = inspect_files(WRITERS["csv"](tmp_path / "x.csv", rows)).mapping.leaves
-    assert {leaf: found[leaf] for leaf in leaves} == leaves
+N, TEXT = np.arange(6.0), np.array([f"go to {n}" for n in range(6)])
+NUMBERS_AS_TEXT = np.array([f"[{n}.0, {n}.5]" for n in range(6)])
+COLUMNS: dict[str, tuple[Arrays, dict[str, Any]]] = {
+    "by prefix": ({"obs_x": N, "obs_y": N, "act_l": N}, {"observation": ("obs_x", "obs_y"), "action": ("act_l",)}),
+    "next by prefix": ({"obs_x": N, "next_obs_x": N, "action": N}, {"observation": ("obs_x",), "next/observation": ("next_obs_x",), "action": "action"}),
+    "a whole name": ({"observation": N, "obs_x": N, "action": N}, {"observation": "observation", "action": "action"}),
+    "other names": ({"state_x": N, "state_y": N, "a": N}, {}),
+    "numbered": ({f"{name}_{n}": N for name in ("obs", "act") for n in range(2)}, {"observation": ("obs_0", "obs_1")}),
+    "numbers as text": ({"obs": NUMBERS_AS_TEXT, "action": N}, {"observation": "NAME"}),
+    "words": ({"obs": TEXT, "action": N}, {"observation": "obs"}),
+}  # fmt: skip
 
 
-def test_numbers_as_text_are_not_an_observation(tmp_path: Path) -> None:
-    cells = np.array([f"[{n}.0, {n}.5]" for n in range(6)])
-    rows = {"obs": cells, "action": np.arange(6), "done": np.arange(6) == 5}
-    found = inspect_files(WRITERS["csv"](tmp_path / "x.csv", rows))
-    assert found.mapping.leaves["observation"] == "NAME"
-    assert {one.name: one.looks_like for one in found.arrays}["obs"].startswith("numbers as text")
-    words = {**rows, "obs": np.array([f"go to {n}" for n in range(6)])}
-    found = inspect_files(WRITERS["csv"](tmp_path / "y.csv", words))
-    assert found.mapping.leaves["observation"] == "obs"
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_a_table(tmp_path: Path, name: str) -> None:
+    columns, leaves = COLUMNS[name]
+    found = inspect_files(WRITERS["csv"](tmp_path / "x.csv", {**columns, "done": N == 5}))
+    assert found.mapping.each is None
+    assert {leaf: found.mapping.leaves[leaf] for leaf in leaves} == leaves
+    looks = {one.name: one.looks_like for one in found.arrays}.get("obs", "")
+    assert looks.startswith("numbers as text") == (name == "numbers as text")
 
 
 def test_leaves_below_next_keep_their_shape(tmp_path: Path, settings: Settings) -> None:
     rows = rows_of(0, ("done",), ((5, 4, 6),)) | {"jacobian": np.arange(90.0).reshape(15, 2, 3)}
-    mapping = {
-        "leaves": {**LEAVES, "next/jacobian": "jacobian"}, "rows": "steps",
-        "final_observation": "missing", "ends": {"done": "done", "otherwise": "truncated"},
-    }  # fmt: skip
+    leaves = {**LEAVES, "next/jacobian": "jacobian"}
+    mapping = mapping_of({"done": "done"}, rows="steps", leaves=leaves)
     reader = stored(write_npz(tmp_path / "x.npz", rows), mapping, settings)
     np.testing.assert_array_equal(reader.step(("next", "jacobian")), rows["jacobian"])
     assert reader.step(("next", "reward")).shape == (15, 1)
@@ -481,8 +418,6 @@ def test_leaves_below_next_keep_their_shape(tmp_path: Path, settings: Settings) 
 
 def image_rows(encoding: str, count: int = 15) -> tuple[Any, list[bytes]]:
     """Return frames `[count, 16, 24, 3]` of sizes that differ, and their files."""
-    from offline_data.raw.images import decode_into, encode_image
-
     rng = np.random.default_rng(0)
     frames = np.zeros((count, 16, 24, 3), np.uint8)
     frames[:, :8] = rng.integers(0, 255, (count, 8, 24, 3))
@@ -491,6 +426,11 @@ def image_rows(encoding: str, count: int = 15) -> tuple[Any, list[bytes]]:
     for frame, file in zip(frames, files, strict=True):
         decode_into(file, encoding, frame, "a frame")
     return frames, files
+
+
+def padded_files(files: list[bytes]) -> Any:
+    most = max(map(len, files))
+    return np.array([np.frombuffer(file.ljust(most, b"\0"), np.uint8) for file in files])
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png"])
@@ -504,14 +444,10 @@ def test_rows_of_image_files_are_images(
     assert len({len(file) for file in files}) > 1
     rows: Arrays = rows_of(0, ("done",), ((5, 4, 6),))
     del rows["observation"]
-    most = max(map(len, files))
-    grid = np.array([np.frombuffer(file.ljust(most, b"\0"), np.uint8) for file in files])
+    grid = padded_files(files)
     suffix, _, form = way.partition(" ")
     path = tmp_path / f"x.{suffix}"
     if suffix == "parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         column = pa.array([{"bytes": file, "path": None} for file in files])
         pq.write_table(pa.table({**rows, "image": column}), path)
     elif form == "of any length":
@@ -523,10 +459,8 @@ def test_rows_of_image_files_are_images(
     else:
         image = np.array(files) if form == "strings" else grid
         WRITERS[suffix](path, {**rows, "image": image})
-    mapping = inspect_files(path).mapping.to_json() | {"final_observation": "missing"}
-    name = "image/bytes" if suffix == "parquet" else "image"
-    assert mapping["leaves"]["observation"] == name
-    mapping["ends"]["otherwise"] = "truncated"
+    mapping = proposed(path)
+    assert mapping["leaves"]["observation"] == ("image/bytes" if suffix == "parquet" else "image")
     reader = stored(path, mapping, settings)
     (leaf,) = [one for key, one in reader.observation_leaves.items() if key[0] == "observation"]
     assert (leaf.encoding, leaf.shape) == (encoding, (16, 24, 3))
@@ -541,18 +475,15 @@ def test_next_images_are_compared(tmp_path: Path, jump: bool, settings: Settings
     frames, files = image_rows("png", 18)
     rows = rows_of(0, ("done",), ((5, 4, 6),))
     del rows["observation"]
-    most = max(map(len, files))
-    grid = np.array([np.frombuffer(file.ljust(most, b"\0"), np.uint8) for file in files])
+    grid = padded_files(files)
     before = np.concatenate([np.arange(5), np.arange(6, 10), np.arange(11, 17)])
     after = before + 1
     if jump:
         after[1] = 0
     path = write_npz(tmp_path / "x.npz", {**rows, "image": grid[before], "next_image": grid[after]})
-    mapping = {
-        "leaves": {"observation": "image", "next/observation": "next_image", "action": "action"},
-        "rows": "steps", "ends": {"done": "done", "otherwise": "truncated"},
-    }  # fmt: skip
-    reader = stored(path, mapping, settings)
+    leaves = {"observation": "image", "next/observation": "next_image", "action": "action"}
+    ends = {"done": "done", "otherwise": "truncated"}
+    reader = stored(path, {"leaves": leaves, "rows": "steps", "ends": ends}, settings)
     assert reader.lengths.tolist() == ([2, 3, 4, 6] if jump else [5, 4, 6])
     found = reader.transitions_at(np.arange(15))
     np.testing.assert_array_equal(np.asarray(found["observation",]), frames[before])
@@ -572,28 +503,23 @@ def vector_log(mode: str, lengths: list[int], *, after: bool = True) -> Arrays:
     begin = 0
     for e, n in enumerate(lengths):
         for t in range(n):
-            end = t == n - 1
-            now, then = (
-                (state(0, begin + t), state(0, begin + t + 1))
-                if mode == "cut"
-                else (state(e, t), state(e, t + 1))
-            )
-            if end and mode == "same_step" and e + 1 < len(lengths):
+            first, number = (begin, 0) if mode == "cut" else (0, e)
+            then = state(number, first + t + 1)
+            if t == n - 1 and mode == "same_step" and e + 1 < len(lengths):
                 then = state(e + 1, 0)
-            rows.append((now, then, 1.0, end))
+            rows.append((state(number, first + t), then, 1.0, t == n - 1))
         if mode == "next_step" and e + 1 < len(lengths):
             rows.append((state(e, n), state(e + 1, 0), 0.0, False))
         begin += n
+    now, following, rewards, ends = (np.array(column) for column in zip(*rows, strict=True))
     arrays = {
-        "observations": np.array([row[0] for row in rows], "f4"),
+        "observations": now.astype("f4"),
         "actions": np.arange(len(rows), dtype="f4")[:, None],
-        "rewards": np.array([row[2] for row in rows], "f4"),
+        "rewards": rewards.astype("f4"),
         "terminals": np.zeros(len(rows), bool),
-        "timeouts": np.array([row[3] for row in rows]),
+        "timeouts": ends,
     }
-    return arrays | (
-        {"next_observations": np.array([row[1] for row in rows], "f4")} if after else {}
-    )
+    return arrays | ({"next_observations": following.astype("f4")} if after else {})
 
 
 CLEAN = [5, 4, 6] * 6
@@ -612,12 +538,11 @@ def test_rows_of_automatic_resets(
         data = write(tmp_path / f"x.{'npz' if container == 'npz' else 'hdf5'}", arrays)
     more: dict[str, Any] = {}
     if container == "mapping":
-        more["mapping"] = {
-            "leaves": {"observation": "observations", "action": "actions", "next/reward": "rewards"},
-            "rows": "steps", "ends": {"terminated": "terminals", "truncated": "timeouts"},
-        }  # fmt: skip
+        leaves = {"observation": "observations", "action": "actions", "next/reward": "rewards"}
+        ends = {"terminated": "terminals", "truncated": "timeouts"}
+        more["mapping"] = {"leaves": leaves, "rows": "steps", "ends": ends}
         if after:
-            more["mapping"]["leaves"]["next/observation"] = "next_observations"
+            leaves["next/observation"] = "next_observations"
         else:
             more["mapping"]["final_observation"] = "missing"
     stored = offline_data.convert(data, "x", root=settings.root, progress=False, **more)
@@ -629,10 +554,7 @@ def test_rows_of_automatic_resets(
         assert ("autoreset" in asked) == seen
     if mode not in {"next_step", "same_step"}:
         return
-    if container == "mapping":
-        more["mapping"]["autoreset"] = mode
-    else:
-        more["autoreset"] = mode
+    more.get("mapping", more)["autoreset"] = mode
     stored = offline_data.convert(data, "x", root=settings.root, progress=False, force=True, **more)
     reader = open_reader(stored.path)
     clean = vector_log("none", CLEAN)
@@ -648,15 +570,12 @@ def test_rows_of_automatic_resets(
 
 
 def test_autoreset_is_for_flat_files(tmp_path: Path, settings: Settings) -> None:
-    path = write_npz(
-        tmp_path / "x.npz",
-        {n: vector_log("none", [3])[n] for n in ("observations", "actions")}
-        | {"terminals": np.arange(3) == 2},
-    )
-    with pytest.raises(UsageError, match=r"--autoreset is for flat files of .*; this is ogbench"):
-        convert(path, "x", settings, Options(autoreset="next_step"))
-    with pytest.raises(UsageError, match="these data are episodes"):
-        offline_data.convert([], "x", root=settings.root, autoreset="same_step", progress=False)
+    log = vector_log("none", [3], after=False)
+    arrays = {"observations": log["observations"], "actions": log["actions"]}
+    path = write_npz(tmp_path / "x.npz", arrays | {"terminals": log["timeouts"]})
+    for name, data in {"a file": path, "episodes": []}.items():
+        call = partial(offline_data.convert, data, "x", root=settings.root, progress=False)
+        REFUSALS.check("autoreset", name, partial(call, autoreset="same_step"))
 
 
 @pytest.mark.parametrize("count", [10, 11])

@@ -13,16 +13,9 @@ import numpy as np
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import (
-    AuthError,
-    FormatError,
-    IntegrityError,
-    NotFoundError,
-    OfflineDataError,
-)
+from offline_data.base.errors import AuthError, FormatError, IntegrityError
 from offline_data.base.ids import parse_id
-from offline_data.episode.fields import TERMINATED, TRUNCATED
-from offline_data.episode.joining import concatenate
+from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.formats import gen_dgrl
 from offline_data.formats.base import Release
 from offline_data.formats.catalogues.games import KINDS
@@ -31,7 +24,9 @@ from offline_data.formats.registry import source_accepting
 from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.sources import SourceCase, SourceContract
+from offline_data.testing.sources import Damage, Episode, SourceCase, assert_episodes, read_all
+from tests.formats.contract import Contract
+from tests.refusals import Refusals
 from tests.toys.gen_dgrl import (
     FIRST_SEED,
     packed,
@@ -42,44 +37,111 @@ from tests.toys.gen_dgrl import (
 )
 from tests.toys.servers import Answer, Fault, FileServer
 
+REFUSALS = Refusals.beside(__file__)
 LENGTHS = (5, 1, 12, 3)
 
 
-class TestContract(SourceContract):
+def episodes_of(files: dict[str, bytes]) -> list[Episode]:
+    """Read episodes by numpy, pickles too: they are our own. Frames after the last action are of the next level."""
+    found = []
+    for content in files.values():
+        value = np.load(io.BytesIO(content), allow_pickle=True)
+        rows = value.item() if isinstance(value, np.ndarray) else dict(value)
+        frames = rows["observations"].astype(np.uint8)
+        ends = rows["dones"][:, None] != 0
+        found.append({
+            ("observation",): frames[:-1],
+            ("next", "observation"): np.concatenate([frames[1:-1], frames[-2:-1]]),
+            ("action",): rows["actions"],
+            REWARD: rows["rewards"],
+            TERMINATED: ends,
+            TRUNCATED: ends & False,
+            ("episode", "final_observation"): False,
+        })  # fmt: skip
+    return found
+
+
+# ---- damage ----------------------------------------------------------------------------------
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("this must not run",)
+
+
+RIGHT = toy_arrays(1, 6)
+DONE = np.array([0, 0, 1, 0, 0, 1], np.float32)
+NAME = toy_name(1, 6, float(RIGHT["rewards"].sum()))
+
+
+def changed(**arrays: Any) -> bytes:
+    return packed({**RIGHT, **arrays})
+
+
+def without(key: str) -> bytes:
+    return packed({k: v for k, v in RIGHT.items() if k != key})
+
+
+def _npy(value: Any) -> bytes:
+    content = io.BytesIO()
+    np.save(content, np.array(value, object), allow_pickle=True)
+    return content.getvalue()
+
+
+def between(name: str, content: Callable[[], bytes]) -> Damage:
+    """Put an episode between the second and the third; it is number 2 of those that are read."""
+
+    def apply(path: Path) -> None:
+        good = list(toy_files(LENGTHS).items())
+        write_archive(path, dict([*good[:2], (f"bigfish/{name}", content()), *good[2:]]))
+
+    return Damage(apply, skipped=(len(LENGTHS),))
+
+
+BAD = {
+    "no name": between("episode.npz", lambda: packed(RIGHT)),
+    "another kind of file": between("policy.pt", lambda: b"PK"),
+    "an archive within": between("maze.tar.xz", lambda: b"\xfd7zXZ"),
+    "another length": between(NAME.replace("_6_", "_7_"), lambda: packed(RIGHT)),
+    "another return": between(NAME.replace(".25", ".24"), lambda: packed(RIGHT)),
+    "no step": between(toy_name(1, 0, 0), lambda: packed(toy_arrays(1, 0))),
+    "no dones": between(NAME, lambda: without("dones")),
+    "frames of T": between(NAME, lambda: changed(observations=RIGHT["observations"][1:])),
+    "halves": between(NAME, lambda: changed(observations=RIGHT["observations"] + 0.5)),
+    "too bright": between(NAME, lambda: changed(observations=RIGHT["observations"] * 99)),
+    "text": between(NAME, lambda: changed(observations=np.full((7, 3), "a"))),
+    "done twice": between(NAME, lambda: changed(dones=DONE)),
+    "NaN": between(NAME, lambda: changed(rewards=RIGHT["rewards"] * np.nan)),
+    "wide rewards": between(NAME, lambda: changed(rewards=np.zeros((6, 2)))),
+    "float actions": between(NAME, lambda: changed(actions=np.zeros(6))),
+    "other frames": between(NAME, lambda: changed(observations=np.zeros((7, 3, 5, 5)))),
+    "a list": between(NAME, lambda: _npy([1])),
+    "hostile": between(NAME, lambda: _npy({"observations": Hostile()})),
+    "cut": between(NAME, lambda: packed(RIGHT)[:-30]),
+    "a web page": between(NAME, lambda: b"<!DOCTYPE html><title>x</title>"),
+}  # fmt: skip
+
+
+class TestContract(Contract):
     @pytest.fixture(params=["npz", "pickle"])
     def case(self, tmp_path: Path, request: Any) -> SourceCase:
         source = GenDGRL()
         release = source.resolve("bigfish-1M_E", None, Settings(tmp_path, offline=True))
         files = toy_files(LENGTHS, kind=request.param)
         path = write_archive(tmp_path / "raw" / release.files[0].path, files)
-        return SourceCase(source, release, path)
+        bad = BAD if request.param == "npz" else {}
+        return SourceCase(source, release, path, lambda _: episodes_of(files), bad)
 
-
-def as_numpy_has_it(files: dict[str, bytes]) -> list[dict[str, Any]]:
-    """Read episodes by numpy, pickles too: they are our own."""
-    episodes = []
-    for content in files.values():
-        value = np.load(io.BytesIO(content), allow_pickle=True)
-        episodes.append(value.item() if isinstance(value, np.ndarray) else dict(value))
-    return episodes
+    def test_nothing_is_run(self, case: SourceCase, capsys: pytest.CaptureFixture[str]) -> None:
+        if case.bad:
+            case.bad["hostile"].apply(case.raw)
+            with pytest.raises(FormatError, match=r"builtins\.print"):
+                read_all(case)
+            assert "must not run" not in capsys.readouterr().out
 
 
 def assert_is(reader: DatasetReader, files: dict[str, bytes]) -> None:
-    episodes = as_numpy_has_it(files)
-    assert reader.episode_count == len(episodes)
-    for e, (episode, start) in enumerate(zip(episodes, reader.starts, strict=True)):
-        length = len(episode["actions"])
-        assert reader.lengths[e] == length
-        rows = reader.transitions_at(np.arange(start, start + length))
-        frames = episode["observations"].astype(np.uint8)
-        np.testing.assert_array_equal(rows["observation",], frames[:-1], strict=True)
-        np.testing.assert_array_equal(rows["next", "observation"][:-1], frames[1:-1])
-        np.testing.assert_array_equal(rows["next", "observation"][-1], frames[-2])
-        np.testing.assert_array_equal(rows["action",], episode["actions"], strict=True)
-        np.testing.assert_array_equal(rows["next", "reward"], episode["rewards"], strict=True)
-        np.testing.assert_array_equal(rows[TERMINATED][:, 0], episode["dones"] != 0)
-        assert not rows[TRUNCATED].any()
-    assert not reader.episodes["final_observation",].any()
+    assert_episodes(reader, episodes_of(files))
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.xz"])
@@ -136,11 +198,6 @@ def test_ids(settings: Settings) -> None:
     assert file.urls[0].endswith("100k/level_40/expert/maze.tar.xz")
     assert file.urls[1] == f"{HOST}100k_procgen_dataset_40.tar"
     assert not file.magic
-    with pytest.raises(NotFoundError) as caught:
-        GenDGRL().resolve("bigfsh-1M_E", None, settings)
-    assert "gen_dgrl:bigfish-1M_E" in str(caught.value.hint)
-    with pytest.raises(NotFoundError, match="no revisions"):
-        GenDGRL().resolve("bigfish-1M_E", "3f2a", settings)
 
 
 def test_either_place_is_taken(
@@ -187,87 +244,13 @@ def test_an_archive_of_all_games_says_which(settings: Settings, tmp_path: Path) 
     assert told == ["ninja"] * 2 + ["maze"] * 4
 
 
-# ---- damage ----------------------------------------------------------------------------------
-
-
-class Hostile:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return print, ("this must not run",)
-
-
-def changed(**arrays: Any) -> bytes:
-    return packed({**toy_arrays(1, 6), **arrays})
-
-
-def without(key: str) -> bytes:
-    return packed({k: v for k, v in toy_arrays(1, 6).items() if k != key})
-
-
-RIGHT = toy_arrays(1, 6)
-DONE = np.array([0, 0, 1, 0, 0, 1], np.float32)
-NAME = toy_name(1, 6, float(RIGHT["rewards"].sum()))
-
-BAD: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    "no name": ("episode.npz", lambda: packed(RIGHT), "its name is not"),
-    "another kind of file": ("policy.pt", lambda: b"PK", "its name is not"),
-    "an archive within": ("maze.tar.xz", lambda: b"\xfd7zXZ", "its name is not"),
-    "another length": (NAME.replace("_6_", "_7_"), lambda: packed(RIGHT), "its name says 7 steps"),
-    "another return": (NAME.replace(".25", ".24"), lambda: packed(RIGHT), "add up to"),
-    "no step": (toy_name(1, 0, 0), lambda: packed(toy_arrays(1, 0)), "at least 1"),
-    "no dones": (NAME, lambda: without("dones"), "it has no dones"),
-    "frames of T": (
-        NAME,
-        lambda: changed(observations=RIGHT["observations"][1:]),
-        "6 observations",
-    ),
-    "halves": (
-        NAME,
-        lambda: changed(observations=RIGHT["observations"] + 0.5),
-        "not whole numbers",
-    ),
-    "too bright": (NAME, lambda: changed(observations=RIGHT["observations"] * 99), "from 0 to 255"),
-    "text": (NAME, lambda: changed(observations=np.full((7, 3), "a")), "observations are <U1"),
-    "done twice": (NAME, lambda: changed(dones=DONE), "done after step 2"),
-    "NaN": (NAME, lambda: changed(rewards=RIGHT["rewards"] * np.nan), "add up to nan"),
-    "wide rewards": (NAME, lambda: changed(rewards=np.zeros((6, 2))), r"\[6, 2\]"),
-    "float actions": (NAME, lambda: changed(actions=np.zeros(6)), "actions are float64"),
-    "other frames": (NAME, lambda: changed(observations=np.zeros((7, 3, 5, 5))), r"\[3, 5, 5\]"),
-    "a list": (NAME, lambda: _npy([1]), "no dict of arrays"),
-    "hostile": (NAME, lambda: _npy({"observations": Hostile()}), "builtins.print"),
-    "cut": (NAME, lambda: packed(RIGHT)[:-30], "damaged"),
-    "a web page": (NAME, lambda: b"<!DOCTYPE html><title>x</title>", "damaged"),
-}
-
-
-def _npy(value: Any) -> bytes:
-    content = io.BytesIO()
-    np.save(content, np.array(value, object), allow_pickle=True)
-    return content.getvalue()
+# ---- what is odd or damaged -------------------------------------------------------------------
 
 
 def read(path: Path, *, skip: bool = False) -> Iterator[Any]:
-    dataset = GenDGRL().open(
-        Release("mine", "local-0", local=path, options=Options(skip_bad_episodes=skip)), path
-    )
+    options = Options(skip_bad_episodes=skip)
+    dataset = GenDGRL().open(Release("mine", "local-0", local=path, options=options), path)
     return dataset.read(dataset.shards()[0])
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_episode_is_named_or_left_out(
-    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name, content, said = BAD[case]
-    good = list(toy_files(LENGTHS).items())
-    files = dict([*good[:2], (f"bigfish/{name}", content()), *good[2:]])
-    path = write_archive(tmp_path / "x.tar.xz", files)
-    with pytest.raises(FormatError, match=said) as caught:
-        list(read(path))
-    assert f"x.tar.xz, bigfish/{name}" in str(caught.value)
-    assert "--skip-bad-episodes" in str(caught.value.shell_hint)
-    batch = concatenate(list(read(path, skip=True)))
-    assert batch.lengths.tolist() == list(LENGTHS)
-    assert [one.where.endswith(name) for one in batch.skipped] == [True]
-    assert "must not run" not in capsys.readouterr().out
 
 
 def test_an_episode_that_stops_without_an_end(tmp_path: Path) -> None:
@@ -296,17 +279,17 @@ def test_archives_that_are_damaged(tmp_path: Path) -> None:
     up = write_archive(tmp_path / "up.tar", {f"../{NAME}": packed(RIGHT)})
     with pytest.raises(IntegrityError, match=r"up\.tar"):
         list(read(up))
-    (tmp_path / "page.tar").write_text("<!DOCTYPE html><title>x</title>")
-    (tmp_path / "pointer.tar").write_text(
-        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
-    )
-    write_archive(tmp_path / "none.tar", {"README.md": b"hello"})
-    for name, said in [
-        ("page", "web page"),
-        ("pointer", "Git LFS"),
-        ("none", "no Gen-DGRL episodes"),
-    ]:
-        path = tmp_path / f"{name}.tar"
-        assert not GenDGRL().accepts(path)
-        with pytest.raises(OfflineDataError, match=said):
-            GenDGRL().release_of(path, "mine")
+
+
+NONE: dict[str, Callable[[Path], object]] = {
+    "page": lambda path: path.write_text("<!DOCTYPE html><title>x</title>"),
+    "pointer": lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    "no episodes": lambda path: write_archive(path, {"README.md": b"hello"}),
+}  # fmt: skip
+
+
+@REFUSALS.of("none", NONE)
+def test_what_is_no_archive_of_episodes(tmp_path: Path, name: str) -> None:
+    NONE[name](path := tmp_path / "x.tar")
+    assert not GenDGRL().accepts(path)
+    REFUSALS.check("none", name, lambda: GenDGRL().release_of(path, "mine"), {tmp_path: "FOLDER"})
