@@ -23,7 +23,7 @@ class Contract(SourceContract):
     @property
     def refusals(self) -> Refusals:
         """Return the lines of the module."""
-        found: Refusals = sys.modules[type(self).__module__].REFUSALS  # type: ignore[attr-defined]
+        found: Refusals = sys.modules[type(self).__module__].REFUSALS
         return found
 
     def assert_refused(self, name: str, damage: Damage, case: SourceCase) -> None:  # noqa: ARG002 -- all words are in the line
