@@ -58,7 +58,7 @@ def episodes_of(path: Path) -> list[Episode]:
                     key = (roots[root], *rest)
                     episode |= {key: column[:-1], ("next", *key): column[1:]}
                 elif root == "actions":
-                    episode[("action", *rest)] = column
+                    episode |= {("action", *rest): column}
                 else:
                     episode["next", root.replace("rewards", "reward")] = column[:, None]
             found.append(episode)

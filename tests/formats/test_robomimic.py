@@ -110,7 +110,7 @@ def episodes_of(path: Path, *, final: bool = True, keep: bool = False) -> list[E
                 episode |= {("observation", *rest): column, ("next", "observation", *rest): after}
             elif first != "next_obs" and len(column) == count:
                 column = column[:, None] if place in {"rewards", "dones"} else column
-                episode[(*ROOTS.get(first, ("extra", first)), *rest)] = column
+                episode |= {(*ROOTS.get(first, ("extra", first)), *rest): column}
         known = {("episode", "demo"): number, ("episode", "final_observation"): final}
         found.append(episode | known)
     return found
