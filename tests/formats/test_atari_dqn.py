@@ -6,6 +6,7 @@ import gzip
 import io
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,7 @@ import pytest
 
 from offline_data import open_dataset
 from offline_data.base.config import Settings
-from offline_data.base.errors import (
-    AuthError,
-    FormatError,
-    NotFoundError,
-    OfflineDataError,
-    UsageError,
-)
+from offline_data.base.errors import AuthError, OfflineDataError
 from offline_data.base.ids import parse_id
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episode.joining import concatenate
@@ -28,15 +23,16 @@ from offline_data.formats.atari_dqn import source as atari_dqn
 from offline_data.formats.atari_dqn.log import file_of
 from offline_data.formats.atari_dqn.source import AtariDQN, d4rl_atari_names
 from offline_data.formats.base import RandomAccess, Release
-from offline_data.formats.registry import source_accepting
 from offline_data.pipeline.ingest import Options, Stored, convert, download
 from offline_data.pipeline.jobs.executors import InProcess
 from offline_data.rows.derived import frame_stack
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.refusals import Refusals
 from tests.toys.atari import PADS, ToyLog, toy_step, write_gz, write_replay_log
 from tests.toys.servers import Answer, Fault, GcsServer
 
+REFUSALS = Refusals.beside(__file__)
 LENGTHS = (6, 1, 24, 2, 31, 9, 5, 20, 12, 15, 22, 3)
 """Episodes of a log of four checkpoints of 40 rows, or of five where the last is written, too.
 
@@ -76,39 +72,18 @@ def truth_of(log: ToyLog, taken: Collection[int]) -> Truth:
     return found
 
 
-def assert_is(truth: Truth, episodes: Iterator[dict[str, Any]]) -> None:
-    """Compare every leaf of every row."""
-    count = 0
-    for (number, steps, begun, ended), found in zip(truth, episodes, strict=True):
-        rows = [toy_step(number, step) for step in steps]
-        frames = np.array([row["observation"] for row in rows])
-        np.testing.assert_array_equal(found["observation"], [*frames, frames[-1]], strict=False)
-        np.testing.assert_array_equal(found["action"], [row["action"] for row in rows])
-        np.testing.assert_array_equal(
-            found["reward"][:, 0], np.array([row["reward"] for row in rows], np.float32)
-        )
-        flags = np.zeros((2, len(rows), 1), bool)
-        flags[0 if ended else 1, -1] = True
-        np.testing.assert_array_equal(found["flags"], flags)
-        assert found["initial_observation"] == begun
-        assert not found["final_observation"]
-        count += 1
-    assert count == len(truth)
-
-
 def episodes_of(raw: Any) -> Iterator[dict[str, Any]]:
     """Give the episodes of a raw dataset one by one."""
     for shard in raw.shards():
         batches = list(raw.read(shard))
         assert sum(len(batch.lengths) for batch in batches) == shard.episodes
         for batch in batches:
-            assert batch.observations["observation",].dtype == np.uint8
+            frames = batch.observations["observation",]
+            assert frames.dtype == np.uint8
             for e, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
                 rows = slice(start, start + length)
                 yield {
-                    "observation": batch.observations["observation",][
-                        start + e : start + e + length + 1
-                    ],
+                    "observation": frames[start + e : start + e + length + 1],
                     "action": batch.steps["action",][rows],
                     "reward": batch.steps[REWARD][rows],
                     "flags": [batch.steps[TERMINATED][rows], batch.steps[TRUNCATED][rows]],
@@ -117,10 +92,29 @@ def episodes_of(raw: Any) -> Iterator[dict[str, Any]]:
                 }
 
 
+def assert_is(truth: Truth, episodes: Iterator[dict[str, Any]]) -> None:
+    """Compare every leaf of every row."""
+    for (number, steps, begun, ended), found in zip(truth, episodes, strict=True):
+        rows = [toy_step(number, step) for step in steps]
+        frames = np.array([row["observation"] for row in rows])
+        flags = np.zeros((2, len(rows), 1), bool)
+        flags[0 if ended else 1, -1] = True
+        expected = {
+            "observation": np.array([*frames, frames[-1]]),
+            "action": [row["action"] for row in rows],
+            "reward": np.array([[row["reward"]] for row in rows], np.float32),
+            "flags": flags,
+            "final_observation": False,
+            "initial_observation": begun,
+        }
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
 def opened(folder: Path, **options: Any) -> Any:
-    return AtariDQN().open(
-        Release("mine", "local-0", local=folder, options=Options(**options)), folder
-    )
+    release = Release("mine", "local-0", local=folder, options=Options(**options))
+    return AtariDQN().open(release, folder)
 
 
 class TestContract(SourceContract):
@@ -129,9 +123,8 @@ class TestContract(SourceContract):
         write_replay_log(tmp_path / "raw", LENGTHS)
         source = AtariDQN()
         release = source.resolve("Pong/1", None, Settings(tmp_path, offline=True))
-        return SourceCase(
-            source, source.with_options(release, Options(checkpoints=(0, 4))), tmp_path / "raw"
-        )
+        release = source.with_options(release, Options(checkpoints=(0, 4)))
+        return SourceCase(source, release, tmp_path / "raw")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -301,18 +294,9 @@ def test_ids(settings: Settings) -> None:
         assert {file.path.split(".")[-2] for file in release.files} == {str(number)}
         assert f"dqn/{run}/" in release.files[0].urls[0]
     assert len(d4rl_atari_names()) == 60
-    for wrong, hint in [
-        ("Pong/6", "Pong/"),
-        ("Pog/1", "atari_dqn:Pong/1"),
-        ("pong-mixed-v5", "pong-mixed-v"),
-        ("pong-epoch-51-v0", "pong-expert"),
-        ("zzz", "lists all"),
-    ]:
-        with pytest.raises(NotFoundError) as caught:
-            source.resolve(wrong, None, settings)
-        assert hint in str(caught.value.hint)
-    with pytest.raises(NotFoundError, match="no revisions"):
-        source.resolve("Pong/1", "3f2a", settings)
+    for wrong in ("Pong/6", "Pog/1", "pong-mixed-v5", "pong-epoch-51-v0", "zzz"):
+        REFUSALS.check("names", wrong, partial(source.resolve, wrong, None, settings))
+    REFUSALS.check("names", "a revision", lambda: source.resolve("Pong/1", "3f2a", settings))
 
 
 def test_a_range_of_checkpoints(settings: Settings, tmp_path: Path) -> None:
@@ -321,12 +305,11 @@ def test_a_range_of_checkpoints(settings: Settings, tmp_path: Path) -> None:
     some = source.with_options(whole, Options(checkpoints=(49, None)))
     assert (some.shards, len(some.files), some.options.checkpoints) == (2, 12, (49, None))
     assert set(some.opening or ()) < {file.path for file in some.files}
-    with pytest.raises(UsageError, match="no checkpoint in 51:; it has 0-50"):
-        source.with_options(whole, Options(checkpoints=(51, None)))
+    beyond = Options(checkpoints=(51, None))
+    REFUSALS.check("names", "a range", lambda: source.with_options(whole, beyond))
     log = write_replay_log(tmp_path / "log", LENGTHS)
-    mine = source.with_options(
-        source.release_of(tmp_path / "log", "mine"), Options(checkpoints=(1, 3))
-    )
+    release = source.release_of(tmp_path / "log", "mine")
+    mine = source.with_options(release, Options(checkpoints=(1, 3)))
     assert_is(truth_of(log, [1, 2]), episodes_of(source.open(mine, tmp_path / "log")))
 
 
@@ -373,19 +356,17 @@ def test_a_bucket_that_refuses(settings: Settings, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(atari_dqn, "list_bucket", refuse)
     online = replace(settings, offline=False)
-    with pytest.raises(AuthError, match="Pong/1") as caught:
-        AtariDQN().resolve("Pong/1", None, online)
-    assert "convert FOLDER NAME --from atari_dqn" in str(caught.value.shell_hint)
+    REFUSALS.check("names", "refused", lambda: AtariDQN().resolve("Pong/1", None, online))
     mirrored = replace(online, mirrors=(("https://storage.googleapis.com/atari", "https://x/"),))
     assert len(AtariDQN().resolve("Pong/1", None, mirrored).files) == 306
 
 
-def test_no_other_source_takes_it(tmp_path: Path) -> None:
+def test_folders_that_are_taken(tmp_path: Path) -> None:
     write_replay_log(tmp_path / "1" / "replay_logs", LENGTHS)
-    assert source_accepting(tmp_path / "1").name == "atari_dqn"
-    assert source_accepting(tmp_path / "1" / "replay_logs").name == "atari_dqn"
-    with pytest.raises(FormatError, match="no checkpoint"):
-        AtariDQN().release_of(tmp_path, "mine")
+    assert AtariDQN().accepts(tmp_path / "1")
+    assert AtariDQN().accepts(tmp_path / "1" / "replay_logs")
+    none = partial(AtariDQN().release_of, tmp_path, "mine")
+    REFUSALS.check("log", "none", none, {tmp_path: "FOLDER"})
 
 
 # ---- damage ----------------------------------------------------------------------------------
@@ -397,56 +378,52 @@ def npy(values: Any, *, pickled: bool = False) -> bytes:
     return gzip.compress(file.getvalue())
 
 
-DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "cut": ("observation", lambda b: b[:-20], "observation_ckpt.1.gz"),
-    "a wrong checksum": (
-        "observation",
-        lambda b: b[:-8] + b"\0\0\0\0" + b[-4:],
-        "observation_ckpt.1",
-    ),
-    "bytes behind": ("reward", lambda b: gzip.compress(gzip.decompress(b) + b"x"), "bytes follow"),
-    "a web page": ("action", lambda _: b"<!DOCTYPE html><title>x", "web page"),
-    "a pointer": ("action", lambda _: b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-    "empty": ("terminal", lambda _: b"", "terminal_ckpt.1.gz"),
-    "no array": ("terminal", lambda _: gzip.compress(b"hello"), "terminal_ckpt.1.gz"),
-    "objects": ("reward", lambda _: npy(np.array([{}] * 40), pickled=True), "objects"),
-    "floats": ("observation", lambda _: npy(np.zeros((40, 5, 4))), "expected 40 frames of uint8"),
-    "fewer rows": ("action", lambda _: npy(np.zeros(39, np.int32)), r"is \[39\]"),
-    "a wrong item type": ("action", lambda _: npy(np.zeros(40, np.float32)), "items float32"),
-    "no rows": ("reward", lambda _: npy(np.zeros(0)), "reward_ckpt.1"),
-    "no flag": ("terminal", lambda _: npy(np.full(40, 2, np.uint8)), "expected 0 and 1"),
-    "terminal padding": ("terminal", lambda _: npy(np.ones(40, np.uint8)), "within the 3 rows"),
-    "another count": ("add_count", lambda _: npy(np.array(57)), "does not fit 57 rows"),
+def declared(shape: tuple[int, ...]) -> bytes:
+    """Return the header of an array, without the array."""
+    header = io.BytesIO()
+    facts: Any = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    return gzip.compress(header.getvalue())
+
+
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "cut": ("observation", lambda b: b[:-20]),
+    "a wrong checksum": ("observation", lambda b: b[:-8] + b"\0\0\0\0" + b[-4:]),
+    "bytes behind": ("reward", lambda b: gzip.compress(gzip.decompress(b) + b"x")),
+    "a web page": ("action", lambda _: b"<!DOCTYPE html><title>x"),
+    "a pointer": ("action", lambda _: b"version https://git-lfs.github.com/spec/v1\n"),
+    "empty": ("terminal", lambda _: b""),
+    "no array": ("terminal", lambda _: gzip.compress(b"hello")),
+    "objects": ("reward", lambda _: npy(np.array([{}] * 40), pickled=True)),
+    "floats": ("observation", lambda _: npy(np.zeros((40, 5, 4)))),
+    "fewer rows": ("action", lambda _: npy(np.zeros(39, np.int32))),
+    "a wrong item type": ("action", lambda _: npy(np.zeros(40, np.float32))),
+    "no rows": ("reward", lambda _: npy(np.zeros(0))),
+    "no flag": ("terminal", lambda _: npy(np.full(40, 2, np.uint8))),
+    "terminal padding": ("terminal", lambda _: npy(np.ones(40, np.uint8))),
+    "another count": ("add_count", lambda _: npy(np.array(57))),
+    "a huge array": ("terminal", lambda _: declared((1 << 40,))),
 }
+"""What is changed of checkpoint 1."""
 
 
-@pytest.mark.parametrize("case", DAMAGE)
-def test_damage_is_named(tmp_path: Path, case: str) -> None:
-    name, change, said = DAMAGE[case]
+@REFUSALS.of("damage", DAMAGE)
+def test_damage_is_named(tmp_path: Path, name: str) -> None:
+    column, change = DAMAGE[name]
     write_replay_log(tmp_path / "log", LENGTHS)
-    path = tmp_path / "log" / file_of(name, 1)
+    path = tmp_path / "log" / file_of(column, 1)
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(FormatError, match=said):
+
+    def read() -> None:
         list(episodes_of(opened(tmp_path / "log")))
 
-
-def test_a_declared_size_is_bounded(tmp_path: Path) -> None:
-    write_replay_log(tmp_path / "log", LENGTHS)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "|u1", "fortran_order": False, "shape": (1 << 40,)}
-    )
-    (tmp_path / "log" / file_of("terminal", 0)).write_bytes(gzip.compress(header.getvalue()))
-    with pytest.raises(FormatError, match="declares an array"):
-        opened(tmp_path / "log")
+    REFUSALS.check("damage", name, read, {tmp_path: "FOLDER"})
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     write_replay_log(tmp_path / "log", LENGTHS)
     (tmp_path / "log" / file_of("reward", 2)).unlink()
-    with pytest.raises(FormatError, match=r"has no .*reward_ckpt\.2\.gz") as caught:
-        opened(tmp_path / "log")
-    assert "--checkpoints" in str(caught.value.shell_hint)
+    REFUSALS.check("log", "missing", lambda: opened(tmp_path / "log"), {tmp_path: "FOLDER"})
     assert not isinstance(opened(tmp_path / "log", checkpoints=(0, 2)), RandomAccess)
 
 
@@ -457,15 +434,13 @@ def test_rows_before_an_episode_that_are_no_padding(tmp_path: Path) -> None:
     action = np.load(io.BytesIO(gzip.decompress(path.read_bytes())))
     action[10] = 5  # of the three before episode 1
     write_gz(path, action)
-    with pytest.raises(FormatError, match=r"row 12: the 3 rows before it are not zeros") as caught:
-        list(episodes_of(opened(tmp_path / "log")))
-    assert "--skip-bad-episodes" in str(caught.value.shell_hint)
+    read = partial(list, episodes_of(opened(tmp_path / "log")))
+    REFUSALS.check("log", "no padding", read, {tmp_path: "FOLDER"})
     raw = opened(tmp_path / "log", skip_bad_episodes=True)
     batch = concatenate([batch for shard in raw.shards() for batch in raw.read(shard)])
     truth = truth_of(log, range(4))
-    np.testing.assert_array_equal(
-        batch.lengths, [len(steps) for number, steps, *_ in truth if number != 1]
-    )
+    kept = [len(steps) for number, steps, *_ in truth if number != 1]
+    np.testing.assert_array_equal(batch.lengths, kept)
     assert "row 12" in batch.skipped[0].where
 
 
@@ -475,9 +450,5 @@ def test_a_cut_file_ends_its_shard(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     raw = opened(tmp_path / "log", skip_bad_episodes=True)
     batches = [list(raw.read(shard)) for shard in raw.shards()]
-    assert [bool(sum(len(b.skipped) for b in shard)) for shard in batches] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    skipped = [sum(len(batch.skipped) for batch in shard) > 0 for shard in batches]
+    assert skipped == [False, False, True, True]
