@@ -434,7 +434,10 @@ def test_rows_before_an_episode_that_are_no_padding(tmp_path: Path) -> None:
     action = np.load(io.BytesIO(gzip.decompress(path.read_bytes())))
     action[10] = 5  # of the three before episode 1
     write_gz(path, action)
-    read = partial(list, episodes_of(opened(tmp_path / "log")))
+
+    def read() -> object:
+        return list(episodes_of(opened(tmp_path / "log")))
+
     REFUSALS.check("log", "no padding", read, {tmp_path: "FOLDER"})
     raw = opened(tmp_path / "log", skip_bad_episodes=True)
     batch = concatenate([batch for shard in raw.shards() for batch in raw.read(shard)])

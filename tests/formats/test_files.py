@@ -373,7 +373,7 @@ def test_leaves_besides_and_values_of_episodes(tmp_path: Path, settings: Setting
         "unused": np.zeros((2, 2)), "objects": np.array([{}, 1], object),
     }  # fmt: skip
     more = {"extra/xy": ("x", "y"), "info/simulator": "simulator", "extra/note": "note"}
-    leaves = {**LEAVES, **more, "next/cost": "cost"}
+    leaves: Any = {**LEAVES, **more, "next/cost": "cost"}
     mapping = mapping_of("npz", "extra_row", WAYS["lengths"], episodes={"seed": "seed"})
     mapping = replace(mapping, leaves=leaves)
     reader = stored(write_npz(tmp_path / "x.npz", arrays), mapping, settings)
@@ -498,7 +498,7 @@ def test_what_hdf5_only_claims_to_have(tmp_path: Path, settings: Settings) -> No
 
 
 def test_names_cannot_add_lines_to_the_proposal(tmp_path: Path) -> None:
-    arrays = {"obs": np.zeros((3, 2)), "act": np.zeros((3, 1))}
+    arrays: Arrays = {"obs": np.zeros((3, 2)), "act": np.zeros((3, 1))}
     arrays['x\n[leaves]\naction = "y"'] = np.zeros(5)
     text = inspect_files(write_h5(tmp_path / "x.h5", arrays)).toml
     assert text.count("[leaves]\n") == 1

@@ -198,7 +198,7 @@ def no_flags(record: Record) -> None:
 
 
 EMPTY = "action/move action/close reward discount"
-ENDS: dict[str, tuple[Callable[[Record], None], int, list[int], str | None]] = {
+ENDS: dict[str, tuple[Callable[[Record], None], int, list[int], str]] = {
     "nothing in it": (set_last(EMPTY), 2, [1], NOTE_FINAL_STEP),
     "NaN is nothing": (nan_action, 2, [1], NOTE_FINAL_STEP),
     "terminal, which the step before is": (set_last(EMPTY, is_terminal=1), 2, [1], NOTE_FINAL_STEP),
