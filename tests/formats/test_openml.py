@@ -6,7 +6,9 @@ import csv
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +17,36 @@ import pytest
 
 from offline_data import OpenMLExperienceReplay
 from offline_data.base.config import Settings
-from offline_data.base.errors import (
-    AuthError,
-    FormatError,
-    IntegrityError,
-    NetworkError,
-    NotFoundError,
-    OfflineError,
-)
 from offline_data.base.ids import parse_id
 from offline_data.formats.base import Release
 from offline_data.formats.catalogues.openml import read_table
 from offline_data.formats.openml import source as openml
 from offline_data.formats.openml.description import parse_description
 from offline_data.formats.openml.source import OpenML
-from offline_data.formats.registry import iter_sources
 from offline_data.pipeline.ingest import Options, convert, download
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.sources import SourceCase, SourceContract
+from tests.refusals import Refusals
 from tests.toys.openml import HOST, ToyTable, toy_of_torchrl, toy_table
 from tests.toys.servers import Answer, Fault, FileServer
 
+REFUSALS = Refusals.beside(__file__)
 LEVELS = {"low": 0.0, "middle": 1.0, "high": 2.0, None: np.nan}
 
 
-class TestPublished(SourceContract):
-    @pytest.fixture
-    def case(self, tmp_path: Path) -> SourceCase:
-        raw = toy_table().write(tmp_path / "raw")
-        return SourceCase(OpenML(), Release("61", "file-6100"), raw)
+RAWS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "published": ("61", lambda to: toy_table().write(to)),
+    "standardised": ("adult_onehot", lambda to: toy_of_torchrl("adult_onehot").write(to)),
+    "parquet": ("61", lambda to: write_parquet(to)),
+}
 
 
-class TestStandardised(SourceContract):
-    @pytest.fixture
-    def case(self, tmp_path: Path) -> SourceCase:
-        raw = toy_of_torchrl("adult_onehot").write(tmp_path / "raw")
-        return SourceCase(OpenML(), Release("adult_onehot", "file-17900"), raw)
-
-
-class TestParquet(SourceContract):
-    @pytest.fixture
-    def case(self, tmp_path: Path) -> SourceCase:
-        return SourceCase(OpenML(), Release("61", "file-6100"), write_parquet(tmp_path / "raw"))
+class TestTables(SourceContract):
+    @pytest.fixture(params=RAWS)
+    def case(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceCase:
+        name, write = RAWS[request.param]
+        return SourceCase(OpenML(), Release(name, "file-6100"), write(tmp_path / "raw"))
 
 
 def write_parquet(folder: Path) -> Path:
@@ -68,6 +57,15 @@ def write_parquet(folder: Path) -> Path:
     return folder
 
 
+def refused(
+    name: str,
+    call: Callable[[], object],
+    folder: Path | None = None,
+    names: dict[object, str] | None = None,
+) -> None:
+    REFUSALS.check("one", name, call, names or ({} if folder is None else {folder: "FOLDER"}))
+
+
 @pytest.fixture
 def online(server: FileServer, tmp_path: Path) -> Settings:
     return Settings(tmp_path / "root", mirrors=((HOST, server.url),), workers=1)
@@ -75,21 +73,16 @@ def online(server: FileServer, tmp_path: Path) -> Settings:
 
 def leaves(raw: Path, settings: Settings, name: str = "mine") -> dict[tuple[str, ...], Any]:
     """Convert, and read every step leaf from the disk; text as strings."""
-    stored = convert(raw, name, settings, Options(audit="all"))
-    return on_disk(stored.path)
+    return on_disk(convert(raw, name, settings, Options(audit="all")).path)
 
 
 def on_disk(path: Path) -> dict[tuple[str, ...], Any]:
     reader = open_reader(path)
     assert not verify(path)
-    found = {}
-    for key in reader.step_leaves:
-        values = np.array(reader.step(key))
-        found[key] = reader.as_text(key, values) if reader.words(key) is not None else values
     assert not reader.observation_leaves
     assert (reader.lengths == 1).all()
     assert not reader.episodes["final_observation",].any()
-    return found
+    return {key: reader.as_text(key, np.array(reader.step(key))) for key in reader.step_leaves}
 
 
 def check_bandit(found: dict[tuple[str, ...], Any]) -> None:
@@ -115,14 +108,9 @@ def test_a_table_as_published(tmp_path: Path, settings: Settings, kind: str) -> 
         levels = {"high": 0.0, "low": 1.0, "middle": 2.0, None: np.nan}
         odd = {word: n for n, word in enumerate(sorted(words))}
         labels = {"no": 0, "yes": 1}
-    expected = np.array(
-        [
-            toy.values("width"),
-            [levels[word] for word in toy.values("level")],
-            [odd[word] for word in toy.values("odd, name")],
-            [np.nan if value is None else value for value in toy.values("height")],
-        ]
-    ).T
+    level, name = ([of[word] for word in toy.values(column)] for of, column in ((levels, "level"), (odd, "odd, name")))  # fmt: skip
+    height = [np.nan if value is None else value for value in toy.values("height")]
+    expected = np.array([toy.values("width"), level, name, height]).T
     assert np.array_equal(found["X",], expected, equal_nan=True)
     assert found["X",].dtype == np.float64
     assert found["y",].tolist() == [labels[word] for word in toy.values("class")]
@@ -145,16 +133,13 @@ def expected_of(toy: ToyTable, name: str) -> tuple[Any, Any]:
             codes = {value: code for code, value in enumerate([*order, None])}
             kept = [codes[value] for value in kept]
             if encoding == "onehot":
-                categories += [
-                    [float(value == code) for value in kept] for code in sorted(set(kept))
-                ]
+                categories += [[float(one == code) for one in kept] for code in sorted({*kept})]
                 continue
         column = np.array(kept, float)
         numeric.append((column - column.mean()) / (column.std() or 1.0))
-    labels = sorted({toy.values(target)[row] for row in rows})
-    return np.array([*numeric, *categories]).T, [
-        labels.index(toy.values(target)[row]) for row in rows
-    ]
+    words = [toy.values(target)[row] for row in rows]
+    labels = sorted({*words})
+    return np.array([*numeric, *categories]).T, [labels.index(word) for word in words]
 
 
 @pytest.mark.parametrize("name", list(read_table()))
@@ -181,11 +166,8 @@ def test_torchrls_names(online: Settings, server: FileServer, name: str) -> None
 def test_codes_and_names_are_in_the_manifest(tmp_path: Path, settings: Settings) -> None:
     about = convert(toy_table().write(tmp_path / "raw"), "mine", settings, Options()).manifest.about
     assert [one["name"] for one in about["X"]] == ["width", "level", "odd, name", "height"]
-    assert about["X"][1] == {
-        "name": "level",
-        "type": "nominal",
-        "categories": ["low", "middle", "high"],
-    }
+    words = ["low", "middle", "high"]
+    assert about["X"][1] == {"name": "level", "type": "nominal", "categories": words}
     assert about["y"] == [{"name": "class", "type": "nominal", "categories": ["yes", "no"]}]
     mushroom = toy_of_torchrl("mushroom_num").write(tmp_path / "mushroom")
     info = OpenML().open(Release("mushroom_num", "file-1"), mushroom).info
@@ -206,8 +188,7 @@ def test_an_encoding_of_any_table(tmp_path: Path) -> None:
         assert "5 rows have a missing value." in dataset.info.notes
     columns = (("a", None, (None,) * 4), *toy_table(4).columns)
     gone = replace(toy_table(4), columns=columns).write(tmp_path / "gone")
-    with pytest.raises(FormatError, match="each of 4 has a missing value"):
-        OpenML().open(Release("61/num", "file-6100"), gone)
+    refused("missing values", lambda: OpenML().open(Release("61/num", "file-6100"), gone), tmp_path)
 
 
 def test_several_targets_numbers_and_none(tmp_path: Path) -> None:
@@ -231,12 +212,10 @@ def test_several_targets_numbers_and_none(tmp_path: Path) -> None:
     assert not batch.steps["next", "reward"].any()
     text = read("text", target="remark")
     (batch,) = text.read(text.shards()[0])
-    words = sorted({word for word in toy_table().values("remark") if word})
-    assert batch.steps["y",].tolist() == [
-        words.index(word) if word else -1 for word in toy_table().values("remark")
-    ]
-    with pytest.raises(FormatError, match=r"data\.arff: The target 'klass' is none"):
-        read("wrong", target="klass")
+    remarks = toy_table().values("remark")
+    words = sorted({word for word in remarks if word})
+    assert batch.steps["y",].tolist() == [words.index(one) if one else -1 for one in remarks]
+    refused("no such target", lambda: read("wrong", target="klass"), tmp_path)
 
 
 # ---- real tables ------------------------------------------------------------------------------
@@ -329,8 +308,7 @@ def test_a_download_is_verified_and_described(online: Settings, server: FileServ
     asked = len(server.requests)
     assert download(parse_id("openml:61"), online, Options()).existed
     assert len(server.requests) == asked
-    with pytest.raises(NotFoundError, match="is at revision file-6100, not file-1"):
-        download(parse_id("openml:61@file-1"), online, Options())
+    refused("another revision", lambda: download(parse_id("openml:61@file-1"), online, Options()))
 
 
 @pytest.fixture
@@ -344,60 +322,51 @@ def test_wrong_bytes_and_pages(direct: Settings, server: FileServer) -> None:
     path = "/data/v1/download/6100/toy.arff"
     good = toy_table().served(url=server.url + path)
     server.files.update({**good, path: good[path][:-1]})
-    with pytest.raises(IntegrityError, match="md5"):
-        download(parse_id("openml:61"), direct, Options())
-    page = Answer(b"<html>", headers={"Content-Type": "text/html"})
-    server.always(path, Fault(page))
-    with pytest.raises(IntegrityError, match="web page"):
-        download(parse_id("openml:61"), direct, Options())
+
+    def get() -> object:
+        return download(parse_id("openml:61"), direct, Options())
+
+    names: dict[object, str] = {server.url: "HOST", direct.root: "ROOT"}
+    refused("cut", get, names=names)
+    server.always(path, Fault(Answer(b"<html>", headers={"Content-Type": "text/html"})))
+    refused("a page", get, names=names)
     server.always(path, Fault(Answer(b"", 403)))
-    with pytest.raises(AuthError, match="403") as refused:
-        download(parse_id("openml:61"), direct, Options())
-    assert "offline-data convert PATH NAME --from" in str(refused.value.shell_hint)
+    refused("403", get, names=names)
     assert not (direct.root / "openml").exists()
 
 
-def test_numbers_and_names_that_openml_does_not_have(
+def test_names_that_openml_does_not_have(
     direct: Settings, server: FileServer, settings: Settings
 ) -> None:
     server.always("/api/v1/json/data/99", Fault(Answer(b"{}", 412)))
-    with pytest.raises(NotFoundError, match="OpenML has no dataset 99"):
-        OpenML().resolve("99", None, direct)
     server.always("/api/v1/json/data/98", Fault(Answer(b"{}", 400)))
-    with pytest.raises(NetworkError, match="400"):
-        OpenML().resolve("98", None, direct)
-    for wrong in ("0", "61/raw", "../61", "iris"):
-        with pytest.raises(NotFoundError):
-            OpenML().resolve(wrong, None, direct)
-    with pytest.raises(OfflineError):
-        OpenML().resolve("61", None, settings)
+    for name in ("99", "98", "0", "61/raw", "../61", "iris"):
+        refused(name, partial(OpenML().resolve, name, None, direct), names={server.url: "HOST"})
+    refused("offline", lambda: OpenML().resolve("61", None, settings), names={server.url: "HOST"})
+
+
+DESCRIPTIONS: dict[str, dict[str, str]] = {
+    "a file of this disk": {"url": "file:///etc/passwd"},
+    "no URL": {"url": ""},
+    "CSV": {"format": "CSV", "url": "https://x.org/a.csv"},
+    "a number that leads out": {"file_id": "../6"},
+    "no digest": {"md5_checksum": "zz"},
+}
+
+
+@REFUSALS.of("descriptions", DESCRIPTIONS)
+def test_a_hostile_description(online: Settings, server: FileServer, name: str) -> None:
+    server.files.update(toy_table().served(None, **DESCRIPTIONS[name]))
+
+    def get() -> object:
+        return download(parse_id("openml:61"), online, Options())
+
+    REFUSALS.check("descriptions", name, get, {server.url: "HOST"})
 
 
 def test_a_catalogue_that_is_wrong_is_noticed(online: Settings, server: FileServer) -> None:
     server.files.update(replace(toy_of_torchrl("magic"), version="2").served())
-    with pytest.raises(
-        FormatError, match="'MagicTelescope version 2'; expected MagicTelescope vers"
-    ):
-        OpenML().resolve("magic", None, online)
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ({"url": "file:///etc/passwd"}, "expected a URL of the web"),
-        ({"url": ""}, "no file to download"),
-        ({"format": "CSV", "url": "https://x.org/a.csv"}, "as 'CSV' only"),
-        ({"file_id": "../6"}, "file_id"),
-        ({"md5_checksum": "zz"}, "no digest|is not a digest"),
-    ],
-)
-def test_a_hostile_description(
-    online: Settings, server: FileServer, facts: dict[str, str], said: str
-) -> None:
-    server.files.update(toy_table().served(None, **facts))
-    with pytest.raises(Exception, match=said) as caught:
-        download(parse_id("openml:61"), online, Options())
-    assert type(caught.value).__module__ == "offline_data.errors"
+    refused("version 2", lambda: OpenML().resolve("magic", None, online))
 
 
 def test_a_table_that_is_published_as_parquet_only(
@@ -416,14 +385,12 @@ def test_a_table_that_is_published_as_parquet_only(
 
 def test_only_its_own_files_are_taken(tmp_path: Path, realdata: Path) -> None:
     raw = toy_table().write(tmp_path / "raw")
-    for path in (raw, raw / "data.arff", write_parquet(tmp_path / "other")):
-        assert [source.name for source in iter_sources() if source.accepts(path)] == ["openml"]
+    assert OpenML().accepts(raw / "data.arff")
     for other in ("minari_door_human_v2", "lerobot_v30_record-test", "rlds_octo_bridge"):
         assert not any(OpenML().accepts(one) for one in (realdata / other).rglob("*"))
     shutil.copy(raw / "data.arff", raw / "more.arff")
     assert not OpenML().accepts(raw)
-    with pytest.raises(FormatError, match="no table, or several"):
-        OpenML().release_of(raw, "mine")
+    refused("two tables", lambda: OpenML().release_of(raw, "mine"), tmp_path)
 
 
 def test_a_file_without_a_description(tmp_path: Path, settings: Settings) -> None:
@@ -438,28 +405,24 @@ def test_bad_rows_are_left_out_and_listed(tmp_path: Path, settings: Settings) ->
     lines = (raw / "data.arff").read_bytes().splitlines(keepends=True)
     lines[14] = b"1,2\n"
     (raw / "data.arff").write_bytes(b"".join(lines))
-    with pytest.raises(FormatError, match="line 15, has 2 values; expected 7") as caught:
-        convert(raw, "mine", settings, Options())
-    assert "skip_bad_episodes=True" in str(caught.value.hint)
+    refused("two values", lambda: convert(raw, "mine", settings, Options()), tmp_path)
     manifest = convert(raw, "mine", settings, Options(skip_bad_episodes=True)).manifest
     assert manifest.counts["transitions"] == 22
     (skipped,) = manifest.skipped
     assert skipped["where"] == "data.arff, line 15"
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_none_and_one_row(tmp_path: Path, settings: Settings, rows: int) -> None:
-    raw = toy_table(rows).write(tmp_path / "raw") if rows else toy_table(1).write(tmp_path / "raw")
-    if rows:
-        assert len(leaves(raw, settings)["y",]) == 1
-        return
+def test_none_and_one_row(tmp_path: Path, settings: Settings) -> None:
+    raw = toy_table(1).write(tmp_path / "raw")
+    assert len(leaves(raw, settings)["y",]) == 1
     text = (raw / "data.arff").read_text("utf-8")
     (raw / "data.arff").write_text(text[: text.index("% the rows")], encoding="utf-8")
-    with pytest.raises(FormatError, match="has no rows"):
-        convert(raw, "mine", settings, Options())
+    refused("no rows", lambda: convert(raw, "none", settings, Options()), tmp_path)
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"data_set_description": []}', b"<html>"])
-def test_what_is_no_description(body: bytes) -> None:
-    with pytest.raises(FormatError, match="here"):
-        parse_description(body, "here")
+BODIES = ["[]", "{}", '{"data_set_description": []}', "<html>"]
+
+
+@REFUSALS.of("bodies", BODIES)
+def test_what_is_no_description(name: str) -> None:
+    REFUSALS.check("bodies", name, lambda: parse_description(name.encode(), "here"))

@@ -7,6 +7,7 @@ it is asked for; nothing is published then, and the same call succeeds once the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -52,128 +53,91 @@ from tests.toys.webdataset import write_webdataset
 pytestmark = pytest.mark.slow
 
 
-def contents(folder: Path, prefix: str) -> dict[str, bytes]:
-    return {f"{prefix}{path.name}": path.read_bytes() for path in folder.iterdir()}
+def hub(repository: str, folder: Path) -> LocalServer:
+    return HubServer({repository: folder}, lfs_size=1 << 30)  # every file by its own name
 
 
-def hub(repositories: dict[str, Path]) -> LocalServer:
-    return HubServer(repositories, lfs_size=1 << 30)  # every file by its own name
+def bucket(name: str, prefix: str, folder: Path) -> LocalServer:
+    return GcsServer(
+        {name: {f"{prefix}{path.name}": path.read_bytes() for path in folder.iterdir()}}
+    )
+
+
+def file(place: str, path: Path) -> LocalServer:
+    return FileServer({place: path.read_bytes()})
 
 
 def atari(folder: Path) -> LocalServer:
     write_replay_log(folder, (6, 1, 24), capacity=40)
-    return GcsServer({atari_dqn.BUCKET: contents(folder, "dqn/Pong/1/replay_logs/")})
-
-
-def d4rl(folder: Path) -> LocalServer:
-    file = write_d4rl_hdf5(folder / "x.hdf5").read_bytes()
-    return FileServer({"/datasets/offline_rl/hand_dapg_v1/pen-human-v1.hdf5": file})
-
-
-def d3rlpy(folder: Path) -> LocalServer:
-    file = write_flat(folder / "x.h5").read_bytes()
-    return FileServer({"/s/uep0lzlhxpi79pd/cartpole_v1.1.0.h5": file})
-
-
-def dsrl(folder: Path) -> LocalServer:
-    file = write_dsrl(folder / "x.hdf5", flat_arrays()).read_bytes()
-    name = "SafetyCarGoal1Gymnasium-v0-120-1671.hdf5"
-    return FileServer({f"/datasets/YYY-45/DSRL/resolve/main/{name}": file})
-
-
-def gen_dgrl(folder: Path) -> LocalServer:
-    archive = write_archive(folder / "x.tar.xz", toy_files((3, 2))).read_bytes()
-    return FileServer({"/DGRL/10M/bigfish.tar.xz": archive})
+    return bucket(atari_dqn.BUCKET, "dqn/Pong/1/replay_logs/", folder)
 
 
 def libero(folder: Path) -> LocalServer:
     write_libero(folder / "libero_10" / "a_demo.hdf5", rows=8)
-    return hub({"yifengzhu-hf/LIBERO-datasets": folder})
-
-
-def lerobot(folder: Path) -> LocalServer:
-    write_lerobot(folder, "v3.0", (3, 2), files=())
-    return hub({"me/toy": folder})
+    return hub("yifengzhu-hf/LIBERO-datasets", folder)
 
 
 def maniskill(folder: Path) -> LocalServer:
     trajectories = {0: toy_trajectory(0, 4, obs="none", end="terminated")}
     write_maniskill(folder / "demos" / "PickCube-v1" / "rl" / "trajectory.h5", trajectories)
-    return hub({"haosulab/ManiSkill_Demonstrations": folder})
+    return hub("haosulab/ManiSkill_Demonstrations", folder)
 
 
-def mimicgen(folder: Path) -> LocalServer:
-    write_demos(folder / "core" / "stack_d0.hdf5", {0: toy_demo(0, 3)})
-    return hub({"amandlek/mimicgen_datasets": folder})
+def demos(repository: str, place: str, folder: Path) -> LocalServer:
+    write_demos(folder / place, {0: toy_demo(0, 3)})
+    return hub(repository, folder)
 
 
 def minari(folder: Path) -> LocalServer:
     write_minari(folder / "door" / "human-v2", [toy_episode(0, 4), toy_episode(1, 2)])
-    return hub({"farama-minari/D4RL": folder})
-
-
-def ogbench(folder: Path) -> LocalServer:
-    file = write_ogbench(folder / "x.npz", toy_arrays("cube", (3, 2))).read_bytes()
-    return FileServer({"/datasets/ogbench/cube-single-play-v0.npz": file})
-
-
-def openml(_: Path) -> LocalServer:
-    path = "/data/v1/download/6100/toy.arff"
-    return FileServer(toy_table().served(url=f"https://www.openml.org{path}"))
-
-
-def openx(folder: Path) -> LocalServer:
-    write_rlds(folder, {"train": [[toy_record(0, 3)]]}, name="viola")
-    return GcsServer({"gresearch": contents(folder, "robotics/viola/0.1.0/")})
+    return hub("farama-minari/D4RL", folder)
 
 
 def openx_hub(folder: Path) -> LocalServer:
     write_webdataset(folder / "viola", "viola", "file", [[3, 1]])
-    return hub({REPO: folder})
+    return hub(REPO, folder)
 
 
 def text(folder: Path) -> LocalServer:
     (folder / "train.jsonl").write_text('{"text": "the cat"}')
-    return hub({"someone/stories": folder})
-
-
-def robomimic(folder: Path) -> LocalServer:
-    write_demos(folder / "v1.5/lift/ph/low_dim_v15.hdf5", {0: toy_demo(0, 3)})
-    return hub({"robomimic/robomimic_datasets": folder})
+    return hub("someone/stories", folder)
 
 
 def roboset(folder: Path) -> LocalServer:
     write_roboset(folder / "DAPG(human)" / "door_v2d-v1", seeds=(0,), trials=(0, 1))
-    return hub({"jdvakil/RoboSet_Sim": folder})
+    return hub("jdvakil/RoboSet_Sim", folder)
 
 
 def vd4rl(folder: Path) -> LocalServer:
     write_vd4rl_npz(folder / "vd4rl/main/walker_walk/random/64px", (3,))
     write_vd4rl_hdf5(folder / "vd4rl/main/walker_walk/random/84px", (3, 2), cuts=())
-    return hub({"conglu/vd4rl": folder})
+    return hub("conglu/vd4rl", folder)
 
 
+ARFF = "https://www.openml.org/data/v1/download/6100/toy.arff"
+CAR = "/datasets/YYY-45/DSRL/resolve/main/SafetyCarGoal1Gymnasium-v0-120-1671.hdf5"
+PEN = "/datasets/offline_rl/hand_dapg_v1/pen-human-v1.hdf5"
 PUBLISHED: Mapping[str, Callable[[Path], LocalServer]] = {
     "atari_dqn:Pong/1": atari,
-    "d4rl:pen-human-v1": d4rl,
-    "d3rlpy:cartpole": d3rlpy,
-    "dsrl:OfflineCarGoal1Gymnasium-v0": dsrl,
-    "gen_dgrl:bigfish-10M": gen_dgrl,
+    "d4rl:pen-human-v1": lambda to: file(PEN, write_d4rl_hdf5(to / "x.hdf5")),
+    "d3rlpy:cartpole": lambda to: file("/s/uep0lzlhxpi79pd/cartpole_v1.1.0.h5", write_flat(to / "x.h5")),
+    "dsrl:OfflineCarGoal1Gymnasium-v0": lambda to: file(CAR, write_dsrl(to / "x.hdf5", flat_arrays())),
+    "gen_dgrl:bigfish-10M": lambda to: file("/DGRL/10M/bigfish.tar.xz", write_archive(to / "x.tar.xz", toy_files((3, 2)))),
     "hf:someone/stories": text,
-    "lerobot:me/toy": lerobot,
+    "lerobot:me/toy": lambda to: hub("me/toy", write_lerobot(to / "toy", "v3.0", (3, 2), files=())),
     "libero:libero_10": libero,
     "maniskill:PickCube-v1/rl/trajectory": maniskill,
-    "mimicgen:core/stack_d0": mimicgen,
+    "mimicgen:core/stack_d0": partial(demos, "amandlek/mimicgen_datasets", "core/stack_d0.hdf5"),
     "minari:D4RL/door/human-v2": minari,
-    "ogbench:cube-single-play-v0": ogbench,
-    "openml:61": openml,
-    "openx:viola": openx,
+    "ogbench:cube-single-play-v0": lambda to: file("/datasets/ogbench/cube-single-play-v0.npz", write_ogbench(to / "x.npz", toy_arrays("cube", (3, 2)))),
+    "openml:61": lambda _: FileServer(toy_table().served(url=ARFF)),
+    "openx:viola": lambda to: bucket("gresearch", "robotics/viola/0.1.0/", write_rlds(to / "viola", {"train": [[toy_record(0, 3)]]}, name="viola")),
     "openx:viola@hub": openx_hub,
-    "robomimic:lift/ph/low_dim_v15": robomimic,
+    "robomimic:lift/ph/low_dim_v15": partial(demos, "robomimic/robomimic_datasets", "v1.5/lift/ph/low_dim_v15.hdf5"),
     "roboset:DAPG(human)/door_v2d-v1": roboset,
     "vd4rl:main/walker_walk/random/64px": vd4rl,
     "vd4rl:main/walker_walk/random/84px": vd4rl,
-}
+}  # fmt: skip
 """A server of a small dataset, by its id."""
 OPTIONAL = {("openx:viola", "o")}
 """Requests whose failure stops no download: a listing, which only adds sizes and digests."""
@@ -249,24 +213,27 @@ def test_each_file_goes_wrong(
     assert get("good").manifest.counts["transitions"] > 0
     asked = {PurePosixPath(one.path).name: one.path for one in reversed(server.requests)}
     assert len(asked) > (dataset.source not in UNLISTED)
-    for number, (file, path) in enumerate(asked.items()):
+    for number, (name_of, path) in enumerate(asked.items()):
         for fault, (answer, kind, hinted) in FAULTS.items():
             if fault == ("401", "403")[number % 2]:
                 continue
 
-            def wrong(request: Request, file: str = file, answer: Answer = answer) -> Answer:
+            def wrong(request: Request, file: str = name_of, answer: Answer = answer) -> Answer:
                 return answer if PurePosixPath(request.path).name == file else right(request)
 
             monkeypatch.setattr(server, "answer", wrong)
-            if (name, file) in OPTIONAL and answer is not PAGE:
-                assert not get(f"{file}-{fault}").existed
+            if (name, name_of) in OPTIONAL and answer is not PAGE:
+                assert not get(f"{name_of}-{fault}").existed
                 continue
             with pytest.raises(kind) as caught:
-                get(f"{file}-{fault}")
+                get(f"{name_of}-{fault}")
             # of the hub's API an error names the repository
             parts = path.split("/")[3:5] if path.startswith("/api/d") else path.split("/")[-2:]
-            assert "/".join(parts) in unquote(caught.value.message), (file, fault)
-            assert hinted in (caught.value.hint or ""), (file, fault)
-            assert not list((tmp_path / f"{file}-{fault}").rglob("manifest.json")), (file, fault)
+            assert "/".join(parts) in unquote(caught.value.message), (name_of, fault)
+            assert hinted in (caught.value.hint or ""), (name_of, fault)
+            assert not list((tmp_path / f"{name_of}-{fault}").rglob("manifest.json")), (
+                name_of,
+                fault,
+            )
     monkeypatch.setattr(server, "answer", right)
-    assert not get(f"{file}-{fault}").existed
+    assert not get(f"{name_of}-{fault}").existed
