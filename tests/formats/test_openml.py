@@ -108,9 +108,10 @@ def test_a_table_as_published(tmp_path: Path, settings: Settings, kind: str) -> 
         levels = {"high": 0.0, "low": 1.0, "middle": 2.0, None: np.nan}
         odd = {word: n for n, word in enumerate(sorted(words))}
         labels = {"no": 0, "yes": 1}
-    level, name = ([of[word] for word in toy.values(column)] for of, column in ((levels, "level"), (odd, "odd, name")))  # fmt: skip
+    level = [levels[word] for word in toy.values("level")]
+    odds = [odd[word] for word in toy.values("odd, name")]
     height = [np.nan if value is None else value for value in toy.values("height")]
-    expected = np.array([toy.values("width"), level, name, height]).T
+    expected = np.array([toy.values("width"), level, odds, height]).T
     assert np.array_equal(found["X",], expected, equal_nan=True)
     assert found["X",].dtype == np.float64
     assert found["y",].tolist() == [labels[word] for word in toy.values("class")]
