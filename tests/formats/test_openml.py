@@ -138,9 +138,9 @@ def expected_of(toy: ToyTable, name: str) -> tuple[Any, Any]:
                 continue
         column = np.array(kept, float)
         numeric.append((column - column.mean()) / (column.std() or 1.0))
-    words = [toy.values(target)[row] for row in rows]
-    labels = sorted({*words})
-    return np.array([*numeric, *categories]).T, [labels.index(word) for word in words]
+    targets = [toy.values(target)[row] for row in rows]
+    labels = sorted({*targets})
+    return np.array([*numeric, *categories]).T, [labels.index(one) for one in targets]
 
 
 @pytest.mark.parametrize("name", list(read_table()))
