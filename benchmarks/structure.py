@@ -61,7 +61,10 @@ RECORDED: dict[str, tuple[int, str]] = {
     "sources": (45, ""),
     "store": (6_450, ""),
     "strict_json": (10, ""),
-    "testing": (1_011, "sources are compared with an independent reading, and damaged, by their contract"),
+    "testing": (
+        1_011,
+        "sources are compared with an independent reading, and damaged, by their contract",
+    ),
     "text": (2_963, ""),
     "torchrl": (4_938, ""),
 }
