@@ -192,13 +192,12 @@ def nan_action(record: Record) -> None:
     record["steps/action/move"][-2:] = np.nan
 
 
-def no_flags(record: Record) -> None:
-    for name in ("first", "last"):
-        record[f"steps/is_{name}"].fill(0)
+def no_flags(*names: str) -> Callable[[Record], object]:
+    return lambda record: [record[f"steps/is_{name}"].fill(0) for name in names]
 
 
 EMPTY = "action/move action/close reward discount"
-ENDS: dict[str, tuple[Callable[[Record], None], int, list[int], str]] = {
+ENDS: dict[str, tuple[Callable[[Record], object], int, list[int], str]] = {
     "nothing in it": (set_last(EMPTY), 2, [1], NOTE_FINAL_STEP),
     "NaN is nothing": (nan_action, 2, [1], NOTE_FINAL_STEP),
     "terminal, which the step before is": (set_last(EMPTY, is_terminal=1), 2, [1], NOTE_FINAL_STEP),
@@ -211,7 +210,9 @@ ENDS: dict[str, tuple[Callable[[Record], None], int, list[int], str]] = {
     # as RLDS defines it: a last action of zeros would look the same, and has no next observation
     "no discount, no reward": (no_discount(0), 2, [1], NOTE_FINAL_STEP),
     "no discount, a reward": (no_discount(1), 3, [2], NOTE_NO_FINAL),
-    "clips end with their record": (no_flags, 3, [2], NOTE_FLAGS),
+    "clips end with their record": (no_flags("first", "last"), 3, [2], NOTE_FLAGS),
+    "no first step": (no_flags("first"), 3, [2], NOTE_FLAGS),
+    "no last step": (no_flags("last"), 3, [2], NOTE_FLAGS),
     "terminal inside": (lambda r: r["steps/is_terminal"].__setitem__(0, 1), 3, [0, 2], NOTE_TERMINAL),
 }  # fmt: skip
 """What is in the last step, how many steps there are, which of them are terminated, and a note."""
