@@ -75,7 +75,9 @@ class OGBenchTarget(ExportTarget):
             return place_at(leaf, "observations", self.holds, ("observation",))
         if key[0] == "action":
             return place_at(leaf, "actions", self.holds, ("action",))
-        if leaf.table == "observations" and key[0] == "info" and key[1:]:
+        if key[0] == "info" and key[1:]:
+            if leaf.table == "steps":
+                return f"it has no row after the last action, where {self.name} has one"
             name = "_".join(key[1:])
             return place_at(leaf, name, self.holds, ("info", name))
         if leaf.table == "observations" and key == (_ORACLE,):

@@ -185,6 +185,14 @@ def test_the_row_after_the_last_action_is_written(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.ravel(), expected)
 
 
+def test_infos_without_a_row_after_the_last_action(tmp_path: Path) -> None:
+    batch = flat_batch()
+    infos: dict[Key, Any] = {("info", "qpos"): np.arange(batch.transitions)}
+    done = write(replace(batch, steps={**batch.steps, **infos}), tmp_path, "ogbench")()
+    (reason,) = (loss.reason for loss in done.losses if loss.leaf == "info/qpos")
+    assert reason == "it has no row after the last action, where ogbench has one"
+
+
 def test_rlds_without_rewards_comes_back_without(tmp_path: Path) -> None:
     done = write(flat_batch(rewards=False), tmp_path, "rlds")()
     back = offline_data.convert(done.path, "b", source="openx", root=tmp_path, progress=False)
