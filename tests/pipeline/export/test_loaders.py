@@ -122,21 +122,6 @@ def test_minari_samples_of_discrete_actions(
     assert len(loaded.sample_episodes(2)) == 2
 
 
-def test_d4rls_arrays_by_its_own_rules(exported: Callable[..., Path]) -> None:
-    path, batch = exported("flat", "d4rl", "toy.hdf5"), flat_batch()
-    with h5py.File(path) as file:
-        arrays = {name: file[name][:] for name in file}
-    assert arrays["rewards"].shape == arrays["terminals"].shape == arrays["timeouts"].shape
-    before = np.concatenate([one[:-1] for one in observations(batch)])
-    after = np.concatenate([one[1:] for one in observations(batch)])
-    np.testing.assert_array_equal(arrays["observations"], before)
-    np.testing.assert_array_equal(arrays["next_observations"], after)
-    # d4rl.sequence_dataset cuts where terminals or timeouts are set
-    cuts = np.flatnonzero(arrays["terminals"] | arrays["timeouts"])
-    np.testing.assert_array_equal(cuts, ENDS - 1)
-    assert source_accepting(path).name == "d4rl"
-
-
 def test_robomimics_demonstrations_by_its_rules(exported: Callable[..., Path]) -> None:
     path, batch = exported("nested", "robomimic", "toy.hdf5"), None
     from offline_data.testing.toy import toy_batch
@@ -194,28 +179,6 @@ def test_ogbenchs_transitions(exported: Callable[..., Path], loader: str, name: 
     assert source_accepting(path).name == "ogbench"
 
 
-def test_zarr_chunks_by_hand(exported: Callable[..., Path]) -> None:
-    path, batch = exported("flat", "zarr", "toy.zarr"), flat_batch()
-
-    def read(name: str) -> Any:
-        about = json.loads((path / name / ".zarray").read_text())
-        assert (about["zarr_format"], about["compressor"], about["order"]) == (2, None, "C")
-        rows, chunk = about["shape"][0], about["chunks"]
-        files = [
-            np.fromfile(
-                path / name / ".".join([str(number), *["0"] * (len(chunk) - 1)]), about["dtype"]
-            ).reshape(chunk)
-            for number in range(-(-rows // chunk[0]))
-        ]
-        return np.concatenate(files)[:rows]
-
-    np.testing.assert_array_equal(read("meta/episode_ends"), ENDS)
-    np.testing.assert_array_equal(read("data/action"), batch.steps["action",])
-    before = np.concatenate([one[:-1] for one in observations(batch)])
-    np.testing.assert_array_equal(read("data/state"), before)
-    assert source_accepting(path).name == "diffusion_policy"
-
-
 @pytest.mark.parametrize(("to", "suffix"), [("parquet", "parquet"), ("hf", "arrow")])
 def test_tables_by_pyarrow(exported: Callable[..., Path], to: str, suffix: str) -> None:
     import pyarrow as pa
@@ -248,16 +211,6 @@ def test_tables_by_pyarrow(exported: Callable[..., Path], to: str, suffix: str) 
     assert known == [True, False, False, True]
     assert final[0] == states[0][-1].tolist()
     assert episodes["seed"].to_pylist() == batch.episodes["seed",].tolist()
-
-
-def test_tensordict_loads_ted(exported: Callable[..., Path]) -> None:
-    from tensordict import TensorDict
-
-    path, batch = exported("flat", "ted", "toy"), flat_batch()
-    rows = TensorDict.load_memmap(path / "ted")
-    assert len(rows) == sum(LENGTHS)
-    after = np.concatenate([one[1:] for one in observations(batch)])
-    np.testing.assert_array_equal(rows["next", "observation"].numpy(), after)
 
 
 _OTHERS = """

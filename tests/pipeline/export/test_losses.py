@@ -22,9 +22,9 @@ from offline_data.pipeline.export import run
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.export.conftest import LENGTHS, discrete_batch, everything, flat_batch
+from tests.pipeline.export.contract import FORMATS
 from tests.slow import slow_but
 
-SOURCES = {"rlds": "openx", "zarr": "diffusion_policy", "parquet": "files", "hf": "files", "npz": "files", "ted": "local"}  # fmt: skip
 ONE: dict[Key, Key] = {("observation", "state"): ("observation",)}
 NAMES: dict[str, dict[Key, Key]] = {
     "d4rl": ONE,
@@ -73,7 +73,7 @@ def test_what_is_not_listed_comes_back(to: str, tmp_path: Path) -> None:
     planned = export(dry_run=True)
     done = export()
     assert done.losses == planned.losses
-    source, root = SOURCES.get(to, to), tmp_path / "back"
+    source, root = FORMATS[to].source, tmp_path / "back"
     back = offline_data.convert(done.path, "back", source=source, root=root, progress=False)
     first, second = columns(open_reader(tmp_path / "toy")), columns(open_reader(back.path))
     checked = 0
@@ -178,7 +178,7 @@ def test_the_row_after_the_last_action_is_written(tmp_path: Path) -> None:
         done = write(discrete_batch(), tmp_path / to, to)()
         assert {loss.leaf for loss in done.losses} <= {FINAL}
         back = offline_data.convert(
-            done.path, "back", source=SOURCES.get(to, to), root=tmp_path, force=True, progress=False
+            done.path, "back", source=FORMATS[to].source, root=tmp_path, force=True, progress=False
         )
         found = columns(open_reader(back.path))["next", "info", "q", "pos"]
         expected = columns(open_reader(tmp_path / to / "toy"))["next", "info", "q", "pos"]

@@ -14,12 +14,7 @@ from offline_data.formats.writing.base import TARGETS, get_target
 from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader, open_reader
 from tests.frozen.conversions import converted
-
-SOURCES = {"rlds": "openx", "ted": "local", "zarr": "diffusion_policy", "hf": "files"}
-"""Source that reads a format, where it has another name."""
-ONE_WAY = {"parquet", "npz"}
-"""Formats of which `test_read_back` compares what comes back; `hf` has the tables of Parquet."""
-
+from tests.pipeline.export.contract import FORMATS
 
 NAMES = (
     *("minari hdf5", "d4rl with next observations", "calvin", "openx encoded", "lerobot 3.0"),
@@ -43,9 +38,7 @@ def export_and_convert(path: Path, folder: Path, to: str) -> DatasetReader | str
         offline_data.export(path, dest, to=to, observation=observation, fps=fps, **options)
     except UsageError as error:
         return str(error)
-    if to in ONE_WAY:
-        return None
-    source = SOURCES.get(to, to)
+    source = FORMATS[to].source
     split = "all" if to == "rlds" else None  # a dataset of several splits is exported as such
     stored = offline_data.convert(dest, "back", source=source, split=split, force=True, **options)
     return open_reader(entry_at(stored.path).path)
