@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import IntegrityError, NetworkError
+from offline_data.base.errors import NetworkError
 from offline_data.base.files import file_lock
 from offline_data.fetch.cache import (
     Download,
@@ -20,7 +20,6 @@ from offline_data.fetch.cache import (
     lock_path,
     partial_path,
     read_record,
-    whole_path,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
@@ -192,14 +191,3 @@ def test_a_symlink_where_a_hard_link_cannot_be(
     assemble(found, tmp_path / "set")
     link = tmp_path / "set" / "raw" / "a"
     assert (link.is_symlink(), link.read_bytes()) == (True, b"a" * 1000)
-
-
-@pytest.mark.parametrize("name", ["../a", "/a", "x/../../a"])
-def test_names_that_leave_the_folder_lay_nothing_out(
-    name: str, online: Settings, tmp_path: Path
-) -> None:
-    good = FetchedFile("good", whole_path(online, "0" * 64), "0" * 64, 1, "http://host.example/x")
-    bad: Any = FetchedFile(name, good.path, "0" * 64, 1, good.url)
-    with pytest.raises(IntegrityError, match="relative path"):
-        assemble([good, bad], tmp_path / "set")
-    assert not (tmp_path / "set").exists()

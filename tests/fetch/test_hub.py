@@ -22,7 +22,7 @@ from offline_data.base.errors import (
     UsageError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.hub import hub_api, hub_errors, list_hub, parse_hub_url
+from offline_data.fetch.hub import hub_api, hub_errors, list_hub
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
@@ -250,32 +250,6 @@ FILE = {"type": "file", "path": "a.hdf5", "size": 3, "oid": "0" * 40}
 TREE = f"/api/datasets/{REPO}/tree/{'0' * 40}"
 
 
-@pytest.mark.parametrize(
-    ("about", "page", "said"),
-    [
-        ({}, [FILE | {"size": "3"}], "'a.hdf5': its size is '3'"),
-        ({}, [FILE | {"size": -1}], "'a.hdf5': its size is -1"),
-        ({}, [FILE | {"oid": 7}], "'git:7' is not a digest"),
-        ({}, [FILE | {"lfs": ["x"]}], "'a.hdf5'"),
-        ({}, [FILE | {"path": None}], "a file named None"),
-        ({}, [FILE, "a.hdf5"], "its listing contains"),
-        ({}, {"error": "no"}, "its listing contains"),
-        ({"cardData": ["license"]}, [FILE], r"its card is \['license'\]"),
-        ({"sha": "../x"}, [FILE], "its commit is '../x'"),
-        ([], [FILE], "its commit is None"),
-    ],
-)
-def test_an_answer_that_is_not_the_hub_s_is_a_network_error(
-    about: Any, page: Any, said: str, settings: Settings, hub: HubServer
-) -> None:
-    info = {"sha": "0" * 40, **about} if isinstance(about, dict) else about
-    hub.always(f"/api/datasets/{REPO}", Fault(Answer(json.dumps(info).encode())))
-    hub.always(TREE, Fault(Answer(json.dumps(page).encode())))
-    with pytest.raises(NetworkError, match=said) as caught:
-        list_hub(REPO, "", None, settings)
-    assert type(caught.value) is NetworkError
-
-
 @pytest.mark.parametrize("kind", ["the same page", "two pages", "empty pages", "new files"])
 def test_a_listing_without_end_is_a_network_error(
     kind: str, settings: Settings, hub: HubServer, monkeypatch: pytest.MonkeyPatch
@@ -322,9 +296,3 @@ def test_a_listing_of_several_pages(settings: Settings, folder: Path) -> None:
     with HubServer({REPO: folder}, page_size=1) as hub:
         listing = list_hub(REPO, "", None, replace(settings, hub_endpoint=hub.url))
     assert [file.path for file in listing.files] == [BIG, SMALL]
-
-
-@pytest.mark.parametrize("url", ["hf://datasets/u/n/x", "hf://u/n@c/x", "hf://datasets/u/n@c/"])
-def test_urls_of_other_forms_are_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="COMMIT"):
-        parse_hub_url(url)

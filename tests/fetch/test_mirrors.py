@@ -21,7 +21,6 @@ from offline_data.base.errors import (
     NetworkError,
     NotFoundError,
     OfflineDataError,
-    UsageError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.plan import plan_fetch
@@ -244,17 +243,6 @@ def test_a_folder_whose_name_is_no_text(
     found = fetch(RemoteFile("door.hdf5", (server.at(PATH),)), settings)
     assert found.path == folder / "door.hdf5"
     assert server.requests == []
-
-
-@pytest.mark.parametrize(
-    "mirror",
-    ["http://[bad/", "http://h:99999/", "http://h:port/", f"http://{'a' * 300}/", "x\udcff"],
-)
-@pytest.mark.parametrize("side", ["prefix", "replacement"])
-def test_a_url_that_is_none_is_refused(mirror: str, side: str) -> None:
-    pair = f"{mirror}=http://h/" if side == "prefix" else f"http://h/={mirror}"
-    with pytest.raises(UsageError, match="OFFLINE_DATA_MIRRORS"):
-        resolve_settings(environ={"OFFLINE_DATA_MIRRORS": pair})
 
 
 @pytest.mark.parametrize("proxy", ["foo://x", "http://u:hush@h:port", "socks9://x:1", "http://[x"])

@@ -89,7 +89,7 @@ def _ogbench(path: Path) -> Iterator[Episode]:
     """A terminal marks the state after the last action, whose own leads nowhere."""
     with np.load(path) as arrays:
         begin = 0
-        for end in np.flatnonzero(arrays["terminals"]) + 1:
+        for end in (np.flatnonzero(arrays["terminals"]) + 1).tolist():
             seen = arrays["observations"][begin:end]
             yield {"observation": seen[:-1], "next": seen[1:], "action": arrays["actions"][begin : end - 1]}  # fmt: skip
             begin = end
