@@ -75,7 +75,7 @@ def dataset_card(
         "## Statistics",
         render(ends_fields(stats)),
         render(leaf_table(stats.leaves)),
-        table_of(("Feature", "Minimum", "Median", "Maximum", "Histogram"), _features(info, stats)),
+        table_of(("Feature", "Min", "Median", "Max", "Histogram"), _features(info, stats)),
         render(spread_table(stats)),
         "## Provenance",
         render(provenance_fields(info)),
