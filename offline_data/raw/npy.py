@@ -293,7 +293,7 @@ def create_array(
         >>> with zipfile.ZipFile(file, "w") as archive:
         ...     with create_array(archive, "action", values.shape, values.dtype) as array:
         ...         _ = array.write(values.data)
-        >>> np.load(file)["action"]
+        >>> np.load(io.BytesIO(file.getvalue()))["action"]
         array([1001, 1002], dtype=int32)
     """
     write: Callable[..., None] = npy_format.write_array_header_2_0

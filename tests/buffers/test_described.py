@@ -352,7 +352,7 @@ def test_describe(real: Any) -> None:
     lines = str(found["action"]).splitlines()
     last = ds[:]["action"].double().mean(0)[27]
     assert lines[-1].split()[0] == "action[27]"
-    assert lines[-1].split()[1] == "6729"
+    assert lines[-1].split()[1] == "6,729"
     assert float(lines[-1].split()[4]) == pytest.approx(float(last), rel=1e-3)
 
 
