@@ -373,7 +373,9 @@ def _read_scenes(path: Path) -> list[tuple[str, int, int]]:
     try:
         return [(name, *_range(bounds)) for name, bounds in scenes.items() if name + ""]
     except (AttributeError, TypeError, ValueError) as error:
-        raise FormatError(f"{path} is not a dict of scenes and their steps: {error}") from error
+        raise FormatError(
+            f"{path} is not a dict of scenes; expected first and last step of each by its name"
+        ) from error
 
 
 def _read_annotations(path: Path) -> list[Annotation]:
@@ -384,7 +386,10 @@ def _read_annotations(path: Path) -> list[Annotation]:
         said = zip(ranges, language["task"], language["ann"], strict=True)
         return [(*_range(bounds), str(task), str(text)) for bounds, task, text in said]
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{path} is not a dict of annotations: {error}") from error
+        raise FormatError(
+            f"{path} is not a dict of annotations; expected `info/indx` and as many of "
+            "`language/task` and `language/ann`"
+        ) from error
 
 
 def _range(bounds: Any) -> tuple[int, int]:

@@ -177,10 +177,11 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
     action, reward, done = (arrays[key] for key in ("actions", "rewards", "dones"))
     length = int(match["length"])
     rows = [len(column) if column.ndim else None for column in (seen, action, reward, done)]
-    if rows != [length + 1, length, length, length] or not length:
+    if rows != (wanted := [length + 1, length, length, length]) or not length:
+        least = "" if length else ", and at least one step"
         raise FormatError(
-            f"it has {rows[0]} observations, {rows[1]} actions, {rows[2]} rewards and {rows[3]} "
-            f"dones; its name says {length} steps, at least 1 and one observation more are expected"
+            f"observations, actions, rewards and dones have {rows} rows; expected {wanted} by the "
+            f"number of steps in its name{least}"
         )
     for key, column, kinds in (
         ("actions", action, "iu"),

@@ -13,7 +13,7 @@ import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import FormatError, UsageError
 from offline_data.formats.base import Release
-from offline_data.formats.registry import get_source, source_accepting
+from offline_data.formats.registry import get_source, iter_sources, source_accepting
 from offline_data.pipeline.ingest import Options, convert
 from offline_data.store.reader import DatasetReader, open_reader
 from tests.toys import aloha, katakomba, maniskill, robomimic, roboset
@@ -129,6 +129,32 @@ def test_groups_with_a_foreign_array(tmp_path: Path, source: str, foreign: str) 
     with h5py.File(path, "a") as file:
         file[foreign] = np.zeros(3)
     assert source_accepting(path).name == source
+
+
+REAL = {
+    "agilerl_d3rlpy_v1": "d3rlpy",
+    "d3rlpy_v2_generated": "d3rlpy",
+    "fixtures_generated/d4rl": "d4rl",
+    "fixtures_generated/gendgrl": "gen_dgrl",
+    "fixtures_generated/oxe_jxu124": "openx",
+    "fixtures_generated/robomimic": "robomimic",
+    "fixtures_generated/roboset": "roboset",
+    "fixtures_generated/vd4rl": "vd4rl",
+    "lerobot_generated_v30": None,
+    "minari_v043": "minari",
+    "ogbench_generated": "ogbench",
+    "openml_sklearn/id_561": "openml",
+    "rlds_tfds_generated": None,
+    "roboset_robohive": "roboset",
+}
+"""The only source that reads single files of a folder, where there is one."""
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_real_files_have_one_source(realdata: Path, folder: str) -> None:
+    files = [path for path in (realdata / folder).rglob("*") if path.is_file()]
+    read = {source.name for path in files for source in iter_sources() if source.accepts(path)}
+    assert read == ({REAL[folder]} if REAL[folder] else set())
 
 
 def test_formats_that_fit_alike_are_asked_for(

@@ -136,10 +136,10 @@ class DemoFiles(RawDataset):
         if rows <= first:
             raise FormatError(f"it has {plural(rows, 'row')}, too few for a step")
         steps = {_leaf_of(path): column[first:] for path, column in columns.items()}
-        for key in (REWARD, DONES):
+        for key, array in ((REWARD, "rewards"), (DONES, "dones")):
             if steps.get(key, np.zeros(1)).shape[1:] not in {(), (1,)}:
                 raise FormatError(
-                    f"its {key[1]} have shape {list(steps[key].shape)}, expected [{rows}]"
+                    f"its {array} have shape {list(steps[key].shape)}, expected [{rows}]"
                 )
         steps |= {key: steps[key].reshape(-1, 1) for key in (REWARD, DONES) if key in steps}
         last = np.arange(rows - first) == rows - first - 1
