@@ -332,7 +332,7 @@ def _print_rich(block: Block, console: Console) -> None:
                 for value in values
             ],
         )
-        for column, values in block.known()
+        for column, values in block.filled()
     ]
     longest = [
         (column, max(cell_len(column.title), *(cell.cell_len for cell in cells)))

@@ -14,7 +14,7 @@ from offline_data.analysis.figures import DatasetStats
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.progress import SILENT, Progress
-from offline_data.document.blocks import Block, card, non_empty, table
+from offline_data.document.blocks import Block, fields_of, non_empty, table
 from offline_data.document.html import Document
 from offline_data.episode.cut import runs_within
 from offline_data.episode.fields import join_key
@@ -115,7 +115,7 @@ class DatasetDiff(Document):
 
     def blocks(self) -> list[Block]:
         episodes = self.episodes
-        fields = card(
+        fields = fields_of(
             self,
             f"A=a B=b transitions same_episodes=episodes.same:count at_another_place:count "
             f"only_in_A only_in_B changed,_by_{episodes.matched_by}=changed",

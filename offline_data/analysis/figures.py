@@ -14,7 +14,7 @@ from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.document import text
-from offline_data.document.blocks import Block, Fields, Table, card, non_empty, table
+from offline_data.document.blocks import Block, Fields, Table, fields_of, non_empty, table
 from offline_data.document.html import Document
 from offline_data.episode.fields import join_key, split_key
 from offline_data.store.quantiles import LEVELS, QUANTILES
@@ -246,7 +246,7 @@ def spread_table(stats: DatasetStats) -> Table:
 
 def ends_fields(stats: DatasetStats) -> Fields:
     """Return numbers of steps and episodes, and how episodes end."""
-    return card(
+    return fields_of(
         stats,
         "id:code transitions:count episodes:count terminated=per_episode.terminated:share "
         "truncated=per_episode.truncated:share "

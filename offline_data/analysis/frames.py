@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.info import episode_span
+from offline_data.analysis.transitions import episode_span
 from offline_data.base.errors import UsageError
 from offline_data.episode.fields import Key, join_key
 from offline_data.store.layout import EPISODE, LeafSpec

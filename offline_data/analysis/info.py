@@ -1,4 +1,4 @@
-"""Information on one dataset from its manifest or a catalogue, and its first transitions."""
+"""Information on one dataset from its manifest or a catalogue, and what is shown of it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from offline_data.base.config import Settings
 from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.base.files import human_bytes
 from offline_data.base.ids import looks_like_path, parse_id
 from offline_data.base.plurals import plural
 from offline_data.base.urls import redact
-from offline_data.document.blocks import Block, Field, Fields, Table, card, table
+from offline_data.document.blocks import Block, Field, Fields, Table, fields_of, table
 from offline_data.document.html import Document
 from offline_data.document.values import format_nested, is_empty
 from offline_data.episode.fields import REWARD, join_key
@@ -223,7 +220,7 @@ def schema_of(reader: DatasetReader) -> dict[str, dict[str, Any]]:
 
 def summary_fields(info: DatasetInfo) -> Fields:
     """Return the description of a dataset, where it is, and its counts."""
-    return card(
+    return fields_of(
         info,
         "id path layout transitions:count valid_transitions=counts.valid_transitions:count "
         "episodes:count terminated=counts.terminated:count truncated=counts.truncated:count "
@@ -410,56 +407,4 @@ def _lines(values: Mapping[str, Any]) -> list[str]:
         f"{label}: {'; '.join(text) if isinstance(text, list) else text}"
         for label, text in shown
         if text
-    ]
-
-
-def first_transitions(
-    reader: DatasetReader, count: int, episode: int | None = None
-) -> list[dict[str, Any]]:
-    """Return the first `count` transitions, or fewer, of one episode or of the whole dataset.
-
-    Each has the step row `index`, its `episode` and the `step` in it, counted from 0, and `values`
-    in TED by key, `[*shape]`, with text as `str`. The observation after the last action of an
-    episode without a final observation repeats the one before it. Raises `NotFoundError`.
-    """
-    begin, stop = episode_span(reader, episode)
-    return transitions_of(reader, np.arange(begin, min(stop, begin + count)))
-
-
-def last_transitions(
-    reader: DatasetReader, count: int, episode: int | None = None
-) -> list[dict[str, Any]]:
-    """Return the last `count` transitions in order; see `first_transitions`."""
-    begin, stop = episode_span(reader, episode)
-    return transitions_of(reader, np.arange(max(begin, stop - count), stop))
-
-
-def episode_span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
-    """Return the rows `[first, stop)` of an episode or of all; raises `NotFoundError`."""
-    if episode is None:
-        return 0, reader.transitions
-    if not 0 <= episode < reader.episode_count:
-        raise NotFoundError(
-            f"{reader.manifest.id} has no episode {episode}: it has "
-            f"{plural(reader.episode_count, 'episode')}, numbered from 0"
-        )
-    begin = int(reader.starts[episode])
-    return begin, begin + int(reader.lengths[episode])
-
-
-def transitions_of(reader: DatasetReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return whole transitions by their step rows; see `first_transitions`."""
-    columns = reader.transitions_at(rows)
-    del columns[EPISODE]
-    episodes = reader.episode_of(rows)
-    steps = rows - reader.starts[episodes]
-    texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
-    return [
-        {
-            "index": int(rows[i]),
-            "episode": int(episodes[i]),
-            "step": int(steps[i]),
-            "values": {key: texts[key][i] for key in sorted(texts)},
-        }
-        for i in range(len(rows))
     ]

@@ -19,7 +19,7 @@ from offline_data.base.json import shown
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
-from offline_data.document.blocks import Block, card, table
+from offline_data.document.blocks import Block, fields_of, table
 from offline_data.document.html import Document
 from offline_data.episode.fields import REWARD, TERMINATED, Key, join_key
 from offline_data.formats.environments import import_gymnasium, make_environment
@@ -74,7 +74,7 @@ class Replay(Document):
 
     def blocks(self) -> list[Block]:
         spec = "episode:count steps:count outcome first difference:number leaf cause"
-        return [card(self, "id recorded environment"), table(spec, self.episodes)]
+        return [fields_of(self, "id recorded environment"), table(spec, self.episodes)]
 
     @property
     def counts(self) -> dict[Outcome, int]:

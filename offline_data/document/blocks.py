@@ -35,7 +35,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Any]]
     title: str = ""
 
-    def known(self) -> Iterator[tuple[TableColumn, list[Any]]]:
+    def filled(self) -> Iterator[tuple[TableColumn, list[Any]]]:
         """Yield the columns that have a value, and their values."""
         for place, column in enumerate(self.columns):
             values = [row[place] for row in self.rows]
@@ -86,14 +86,11 @@ class Field(NamedTuple):
 class Fields:
     """Named values; None and empty ones are omitted."""
 
-    fields: Sequence[Field]
-    title: str
-
     def __init__(self, *fields: Field, title: str = "") -> None:
         self.fields, self.title = fields, title
 
 
-def card(item: Any, spec: str, **computed: Any) -> Fields:
+def fields_of(item: Any, spec: str, **computed: Any) -> Fields:
     """Return values of an object or a mapping, or `computed` ones, as named values."""
     return Fields(
         *(

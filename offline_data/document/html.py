@@ -9,7 +9,7 @@ from html import escape
 
 from offline_data.base.urls import redact
 from offline_data.document.blocks import WORDS, Block, Fields, Kind
-from offline_data.document.values import human
+from offline_data.document.values import capitalize, human
 
 _VOID = frozenset({"br", "img", "input", "link", "meta"})  # elements without an end tag
 
@@ -110,18 +110,14 @@ def render(*blocks: Block) -> Html:
 def _render(block: Block) -> Html:
     heading = element("h3", block.title) if block.title else None
     if isinstance(block, Fields):
-        each = {_capital(one.label): _values(one.values(), one.kind) for one in block.fields}
+        each = {capitalize(one.label): _values(one.values(), one.kind) for one in block.fields}
         return as_html((heading, facts(each)))
-    known = list(block.known())
+    filled = list(block.filled())
     rows = zip(
-        *([_cell(value, one.kind) for value in values] for one, values in known), strict=True
+        *([_cell(value, one.kind) for value in values] for one, values in filled), strict=True
     )
-    numbers = [one.kind not in WORDS for one, _ in known]
-    return as_html((heading, table_of([_capital(one.title) for one, _ in known], rows, numbers)))
-
-
-def _capital(label: str) -> str:
-    return label[:1].upper() + label[1:]
+    numbers = [one.kind not in WORDS for one, _ in filled]
+    return as_html((heading, table_of([capitalize(one.title) for one, _ in filled], rows, numbers)))
 
 
 def _cell(value: object, kind: Kind) -> object:

@@ -9,7 +9,7 @@ from typing import Any
 
 from offline_data.base.urls import redact
 from offline_data.document.blocks import Block, Fields
-from offline_data.document.values import human
+from offline_data.document.values import capitalize, human
 
 LONGEST = 2000  # characters that are shown of a longer text
 _MOST_ROWS = 60  # rows of a table that are shown
@@ -68,9 +68,9 @@ def render(block: Block) -> str:
             for one in block.fields
             for value in one.values()
         )
-    known = list(block.known())
-    columns = [[human(value, one.kind) for value in values] for one, values in known]
-    titles = [one.title[:1].upper() + one.title[1:] for one, _ in known]
+    filled = list(block.filled())
+    columns = [[human(value, one.kind) for value in values] for one, values in filled]
+    titles = [capitalize(one.title) for one, _ in filled]
     return table_of(titles, zip(*columns, strict=True))
 
 

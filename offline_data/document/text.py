@@ -22,12 +22,12 @@ def _render(block: Block) -> str:
             for place, value in enumerate(one.values())
         ]
         return "\n".join([*heading, *_aligned(rows, [True, True])])
-    known = list(block.known())
+    filled = list(block.filled())
     columns = [
-        [one.title.upper(), *(human(value, one.kind) for value in values)] for one, values in known
+        [one.title.upper(), *(human(value, one.kind) for value in values)] for one, values in filled
     ]
     rows = list(map(list, zip(*columns, strict=True)))
-    return "\n".join([*heading, *_aligned(rows, [one.kind in WORDS for one, _ in known])])
+    return "\n".join([*heading, *_aligned(rows, [one.kind in WORDS for one, _ in filled])])
 
 
 def _aligned(rows: list[list[str]], left: list[bool]) -> list[str]:

@@ -14,7 +14,7 @@ _REPEATED = 3  # maximum length of a list of equal items that is written out
 
 
 def human(value: Any, kind: Kind) -> str:
-    """Format a value for a terminal."""
+    """Format a value of a kind for people."""
     if value is None:
         return UNKNOWN
     if isinstance(value, bool):
@@ -26,6 +26,11 @@ def human(value: Any, kind: Kind) -> str:
     if kind == "share":
         return f"{100 * value:.3g} %"
     return number(value) if kind == "number" else str(value)
+
+
+def capitalize(label: str) -> str:
+    """Return a label with its first letter in upper case, and the others as they are: `NaN`."""
+    return label[:1].upper() + label[1:]
 
 
 def number(value: float) -> str:

@@ -89,12 +89,11 @@ def iter_parquet(path: Path, values: int = 1 << 20, rows: int | None = None) -> 
 
 def count_rows(paths: Sequence[Path]) -> int:
     """Return the number of rows of Parquet or Arrow files; raises as `read_table`."""
-    return sum(count for path in paths for count in _count_groups(path))
-
-
-def _count_groups(path: Path) -> list[int]:
-    with _open_groups(path, None) as (_, groups):
-        return [count for count, _ in groups]
+    total = 0
+    for path in paths:
+        with _open_groups(path, None) as (_, groups):
+            total += sum(count for count, _ in groups)
+    return total
 
 
 def iter_ranges(
@@ -146,17 +145,9 @@ def _open_groups(
         if parquet:
             file = stack.enter_context(_open_parquet(path))
             schema = _select_fields(file.schema_arrow, columns)
-            kept = {"batch_size": rows, "columns": schema.names}
-            yield (
-                schema,
-                (
-                    (
-                        file.metadata.row_group(group).num_rows,
-                        partial(file.iter_batches, row_groups=[group], **kept),
-                    )
-                    for group in range(file.num_row_groups)
-                ),
-            )
+            read = partial(file.iter_batches, rows, columns=schema.names)
+            counts = (file.metadata.row_group(n).num_rows for n in range(file.num_row_groups))
+            yield schema, ((c, partial(read, row_groups=[n])) for n, c in enumerate(counts))
         else:
             source = stack.enter_context(_pyarrow().memory_map(os.fsencode(path)))
             batches, schema = _arrow_batches(source)

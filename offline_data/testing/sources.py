@@ -66,8 +66,8 @@ class Damage:
 
     apply: Callable[[Path], object]
     """Changes a copy of the raw data."""
-    words: str = ""
-    """Regular expression that the error's message has."""
+    match: str = ""
+    """Regular expression that is found in the error's message."""
     error: type[OfflineDataError] = FormatError
     skipped: tuple[int, ...] | None = None
     """Episodes that are lost where bad ones are skipped; None: not tried."""
@@ -215,7 +215,7 @@ class SourceContract:
 
     def assert_refused(self, name: str, damage: Damage, case: SourceCase) -> None:  # noqa: ARG002 -- of subclasses
         """Assert that damaged data raise the error of `damage`; a subclass may compare more of it."""
-        with pytest.raises(damage.error, match=damage.words):
+        with pytest.raises(damage.error, match=damage.match):
             read_all(case)
 
     def test_a_shard_needs_its_own_files_only(self, case: SourceCase, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from offline_data.analysis.checks.finding import SEVERITIES, Finding
 from offline_data.analysis.checks.formats import human_lines
 from offline_data.base.progress import SILENT
-from offline_data.document.blocks import Field, Fields, Table, TableColumn, card, table
+from offline_data.document.blocks import Field, Fields, Table, TableColumn, fields_of, table
 from offline_data.document.values import format_nested, human, number
 from offline_data_cli.main import main
 from offline_data_cli.progress import Bars, Notes, progress_for
@@ -67,7 +67,7 @@ def test_a_spec_names_values_of_objects_and_mappings() -> None:
         TableColumn("high", "number", clip=True, keep=True),
     ]
     assert found.rows == [[1, 9], [3, {"high": 4.5}]]
-    fields = card(items[1], "low peak=of.high:number missing also", also=None).fields
+    fields = fields_of(items[1], "low peak=of.high:number missing also", also=None).fields
     assert fields == (
         Field("low", 3),
         Field("peak", 4.5, "number"),
@@ -75,7 +75,7 @@ def test_a_spec_names_values_of_objects_and_mappings() -> None:
         Field("also", None),
     )
     with pytest.raises(AttributeError):
-        card(items[0], "lows")
+        fields_of(items[0], "lows")
 
 
 def test_a_pipe_gets_everything_between_tabs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from offline_data.analysis import info
 from offline_data.analysis.figures import Spread
 from offline_data.analysis.statistics import dataset_stats
+from offline_data.analysis.transitions import first_transitions
 from offline_data.base.config import Settings
 from offline_data.base.errors import ManifestError, NotFoundError
 from offline_data.base.ids import DatasetId
@@ -136,7 +137,7 @@ def test_codes_of_damaged_text_are_an_integrity_error(tmp_path: Path) -> None:
 
 def test_first_transitions(folder: Path) -> None:
     reader = open_reader(folder)
-    found = info.first_transitions(reader, 6)
+    found = first_transitions(reader, 6)
     assert [(t["index"], t["episode"], t["step"]) for t in found] == [
         *((0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 0, 3), (4, 1, 0), (5, 2, 0))
     ]  # fmt: skip
@@ -146,12 +147,10 @@ def test_first_transitions(folder: Path) -> None:
     assert [t["values"]["action"][0] for t in found[:2]] == [-1001, -1002]
     assert str(found[1]["values"]["observation/mission"]) == f"go to {1002 % 7}"
     assert str(found[1]["values"]["next/observation/mission"]) == f"go to {1003 % 7}"
-    assert [(t["index"], t["step"]) for t in info.first_transitions(reader, 9, episode=1)] == [
-        (4, 0)
-    ]
+    assert [(t["index"], t["step"]) for t in first_transitions(reader, 9, episode=1)] == [(4, 0)]
     for episode in (4, -1):
         with pytest.raises(NotFoundError, match=rf"no episode {episode}.*4 episodes"):
-            info.first_transitions(reader, 1, episode=episode)
+            first_transitions(reader, 1, episode=episode)
 
 
 def test_a_dataset_here_is_described(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from offline_data.base.errors import UsageError
-from offline_data.document.blocks import card, table
+from offline_data.document.blocks import fields_of, table
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data.store.library import Entry
 from offline_data_cli.commands.download import stored_result
@@ -56,7 +56,7 @@ def cp(context: Context, dataset: Dataset, name: NewName, force: Force = False) 
 
 def _result(old: "Entry", new: "Entry") -> Result:
     data = {"id": str(new.id), "path": new.path, "from": str(old.id), "bytes": new.bytes}
-    return Result(data, (card(data, "id path from size=bytes:bytes"),), (str(new.id),))
+    return Result(data, (fields_of(data, "id path from size=bytes:bytes"),), (str(new.id),))
 
 
 def filter_(

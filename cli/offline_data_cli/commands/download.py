@@ -11,7 +11,7 @@ from offline_data.base.config import Settings, TransferLimits, user_path
 from offline_data.base.errors import OfflineDataError, UsageError
 from offline_data.base.files import parse_bytes, write_user_file
 from offline_data.base.ids import DatasetId
-from offline_data.document.blocks import card, non_empty, table
+from offline_data.document.blocks import fields_of, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.conversion import ConversionOptions, Given, parse_options
 from offline_data_cli.names import dataset_id
@@ -118,7 +118,7 @@ def download(
             )
         folder = ingest.fetch_raw(dataset, settings, options, progress)
         data = {"id": str(dataset), "raw": folder}
-        return Result([data], (card(data, "id raw_files=raw"),), (str(dataset),))
+        return Result([data], (fields_of(data, "id raw_files=raw"),), (str(dataset),))
 
     from offline_data.store.library import requested_id
 
@@ -153,7 +153,7 @@ def _download_plan_result(plan: "ingest.DownloadPlan") -> Result:
         "dry_run": True,
     }
     unknown = plan.fetch.unknown if plan.fetch else 0
-    fields = card(
+    fields = fields_of(
         data,
         "id destination already_exists=existing to_download:bytes files_of_unknown_size:count "
         "shards:count free_disk_space=free_bytes:bytes",
@@ -294,7 +294,7 @@ def _inspection_result(found: "Inspection", out: str | None) -> Result:
 def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:
     data = {("from" if key == "source" else key): value for key, value in vars(found).items()}
     del data["warnings"]
-    fields = card(
+    fields = fields_of(
         found,
         "id format=source layout destination already_exists replaces files:count "
         "size_of_files=bytes:bytes transitions:count episodes:count "
@@ -352,7 +352,7 @@ def plan_result(
         "tasks": planned.tasks,
     }
     data = {key: value for key, value in data.items() if value is not None}
-    fields = card(
+    fields = fields_of(
         data,
         "id plan destination already_exists functions tasks:count",
         already_exists=EXISTS if planned.published else None,

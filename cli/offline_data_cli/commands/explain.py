@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.ids import did_you_mean
-from offline_data.document.blocks import Field, Fields, card, non_empty, table
+from offline_data.document.blocks import Field, Fields, fields_of, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, option
 from offline_data_cli.result import Block, Lines, Result
@@ -113,7 +113,7 @@ def step(
         about = describe_step(name)
         spec = "argument=name type default meaning=text"
         blocks: list[Block] = [
-            card(about, "step=name does example", example=_format_example(about)),
+            fields_of(about, "step=name does example", example=_format_example(about)),
             *non_empty(table(spec, about["arguments"], default=_format_default)),
         ]
         if about["details"]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from offline_data.base.errors import UsageError
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
-from offline_data.document.blocks import card, table
+from offline_data.document.blocks import fields_of, table
 from offline_data_cli import complete
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, DryRun, argument, option
@@ -112,7 +112,7 @@ def export(
     if done.existed:
         line = f"{done.path} already exists, of the same data; nothing was written"
         return Result(done, (line,), (str(done.path),))
-    fields = card(done, "id to path size=bytes:bytes")
+    fields = fields_of(done, "id to path size=bytes:bytes")
     read = plural(done.compared, "value was read back and is", "values were read back and are")
     line = f"{size}, {human_bytes(done.bytes)}: {read} equal"
     return Result(done, (*parts, fields, line), (str(done.path),))

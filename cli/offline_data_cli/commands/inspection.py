@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.plurals import plural, shorten
-from offline_data.document.blocks import Field, Fields, card, table
+from offline_data.document.blocks import Field, Fields, fields_of, table
 from offline_data.document.values import format_nested, number
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
@@ -74,7 +74,7 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _remote(found: "CatalogDataset") -> Result:
-    fields = card(
+    fields = fields_of(
         found,
         "id on_this_disk summary transitions:count episodes:count download=bytes:bytes licence "
         "citation notes command",
@@ -121,8 +121,12 @@ def head(
     seed: Seed = None,
 ) -> Result:
     """Show transitions: the first, the last, or random ones."""
-    from offline_data.analysis.info import first_transitions, last_transitions, transitions_of
     from offline_data.analysis.sample import random_rows
+    from offline_data.analysis.transitions import (
+        first_transitions,
+        last_transitions,
+        transitions_of,
+    )
     from offline_data.base.errors import UsageError
     from offline_data.store.reader import open_reader
     from offline_data_cli.commands.pages import find_decoder

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.errors import UsageError
-from offline_data.document.blocks import Field, Fields, card, table
+from offline_data.document.blocks import Field, Fields, fields_of, table
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, count, option
 from offline_data_cli.result import Result
@@ -130,7 +130,7 @@ def env(context: Context) -> Result:
 
     found = environment(context.settings)
     place, origins = found.settings["config_place"], found.settings["origins"]
-    system = card(
+    system = fields_of(
         found,
         "offline-data=version python platform compiled_gather free_disk_space=free_bytes:bytes "
         "config_file",

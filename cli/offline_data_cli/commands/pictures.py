@@ -93,7 +93,7 @@ def view(
 ) -> Result:
     """Write the images of an episode as a video, or open them in Rerun."""
     from offline_data.analysis.frames import film
-    from offline_data.analysis.info import episode_span
+    from offline_data.analysis.transitions import episode_span
     from offline_data.episode.fields import REWARD
     from offline_data.reports import video
     from offline_data.store.reader import open_reader

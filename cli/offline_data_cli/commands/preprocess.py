@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from offline_data.base.errors import OfflineDataError, UsageError
 from offline_data.base.ids import looks_like_path
 from offline_data.base.plurals import plural
-from offline_data.document.blocks import Field, Fields, card
+from offline_data.document.blocks import Field, Fields, fields_of
 from offline_data.store.layout import DEFAULT_AUDIT
 from offline_data_cli import complete
 from offline_data_cli.commands.copies import AsView, save_views
@@ -279,7 +279,7 @@ def _stored_result(stored: "Stored") -> Result:
 
 def _dry_run_result(data: dict[str, Any]) -> Result:
     most = "" if data.get("same_lengths", True) else " at most"
-    fields = card(
+    fields = fields_of(
         data,
         "id made_from=parent destination already_exists replaces functions transitions episodes "
         "tasks:count tasks_finished:count size=bytes:bytes free_disk_space=free_bytes:bytes "

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
-from offline_data.document.blocks import card, table
+from offline_data.document.blocks import fields_of, table
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, DryRun, argument, option
 from offline_data_cli.render import confirm
@@ -58,5 +58,5 @@ def push(
         listed = table("file", [{"file": name} for name in pushed.sent])
         line = f"would send {plural(len(pushed.sent), 'file')}, {human_bytes(pushed.bytes)}"
         return Result(pushed, (listed, line), (pushed.to,))
-    fields = card(pushed, "id to revision size=bytes:bytes")
+    fields = fields_of(pushed, "id to revision size=bytes:bytes")
     return Result(pushed, (fields,), (pushed.to,))

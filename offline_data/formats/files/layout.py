@@ -243,10 +243,11 @@ class Layout:
         """Return the rows `[E]` of each episode, and whether there is one for each state."""
         ends, part = self.mapping.ends, self.mapping.each is not None
         if ends.cuts:
-            empty = self.column(ends.cuts, "ends.cuts").shape == (
+            begins = np.empty(0, np.int64)
+            if self.column(ends.cuts, "ends.cuts").shape != (
                 0,
-            )  # of any dtype: numpy's is float64
-            begins = self._whole_numbers(ends.cuts, "ends.cuts") if not empty else np.empty(0, int)
+            ):  # of any dtype: numpy's is float64
+                begins = self._whole_numbers(ends.cuts, "ends.cuts")
             return np.diff(begins, prepend=0, append=self._acts), self.final == "last_row"
         if ends.lengths or ends.offsets:
             name = str(ends.lengths or ends.offsets)

@@ -12,8 +12,9 @@ import numpy as np
 
 from offline_data.analysis.figures import DatasetStats
 from offline_data.analysis.frames import image_leaves
-from offline_data.analysis.info import entry_info, episode_span
+from offline_data.analysis.info import entry_info
 from offline_data.analysis.statistics import dataset_stats
+from offline_data.analysis.transitions import episode_span
 from offline_data.base.errors import MissingDependencyError
 from offline_data.base.progress import SILENT, Progress
 from offline_data.raw.images import encode_image

@@ -9,7 +9,7 @@ from offline_data.analysis.checks.finding import SEVERITIES
 from offline_data.analysis.info import provenance_fields, source_fields
 from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
-from offline_data.document.blocks import card
+from offline_data.document.blocks import fields_of
 from offline_data.document.html import Html, as_html, element, facts
 from offline_data.document.html import render as render_blocks
 from offline_data.reports.pages.curves import curves_parts
@@ -60,7 +60,7 @@ def strips(episode: ExampleEpisode) -> Html:
 def metadata(info: DatasetInfo) -> Html:
     """Return licence, citation, what the source states, and how the dataset was made, folded."""
     summary = element("summary", "Licence, citation, source, environment and files")
-    identity = card(info, "id:code source layout")
+    identity = fields_of(info, "id:code source layout")
     blocks = (identity, source_fields(info), provenance_fields(info))
     return element("details", summary, render_blocks(*blocks))
 

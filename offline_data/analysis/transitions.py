@@ -1,0 +1,66 @@
+"""Transitions of a dataset as plain values, for people to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offline_data.base.errors import NotFoundError
+from offline_data.base.plurals import plural
+from offline_data.episode.fields import join_key
+from offline_data.store.layout import EPISODE
+from offline_data.store.reader import DatasetReader
+
+
+def first_transitions(
+    reader: DatasetReader, count: int, episode: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the first `count` transitions, or fewer, of one episode or of the whole dataset.
+
+    Each has the step row `index`, its `episode` and the `step` in it, counted from 0, and `values`
+    in TED by key, `[*shape]`, with text as `str`. The observation after the last action of an
+    episode without a final observation repeats the one before it. Raises `NotFoundError`.
+    """
+    begin, stop = episode_span(reader, episode)
+    return transitions_of(reader, np.arange(begin, min(stop, begin + count)))
+
+
+def last_transitions(
+    reader: DatasetReader, count: int, episode: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the last `count` transitions in order; see `first_transitions`."""
+    begin, stop = episode_span(reader, episode)
+    return transitions_of(reader, np.arange(max(begin, stop - count), stop))
+
+
+def episode_span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
+    """Return the rows `[first, stop)` of an episode or of all; raises `NotFoundError`."""
+    if episode is None:
+        return 0, reader.transitions
+    if not 0 <= episode < reader.episode_count:
+        raise NotFoundError(
+            f"{reader.manifest.id} has no episode {episode}: it has "
+            f"{plural(reader.episode_count, 'episode')}, numbered from 0"
+        )
+    begin = int(reader.starts[episode])
+    return begin, begin + int(reader.lengths[episode])
+
+
+def transitions_of(reader: DatasetReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Return whole transitions by their step rows; see `first_transitions`."""
+    columns = reader.transitions_at(rows)
+    del columns[EPISODE]
+    episodes = reader.episode_of(rows)
+    steps = rows - reader.starts[episodes]
+    texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
+    return [
+        {
+            "index": int(rows[i]),
+            "episode": int(episodes[i]),
+            "step": int(steps[i]),
+            "values": {key: texts[key][i] for key in sorted(texts)},
+        }
+        for i in range(len(rows))
+    ]
