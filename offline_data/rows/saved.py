@@ -12,7 +12,6 @@ and `format_version`), and int64 arrays: `episodes` for a view of whole episodes
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -42,13 +41,12 @@ from offline_data.base.json import as_unicode, parse_json
 from offline_data.rows.selection import Pieces, RowList, RowMap, of_runs, smallest, whole_of
 from offline_data.rows.storage import Storage
 from offline_data.rows.trajectories import TrajectoryStorage
-from offline_data.store.layout import EPISODES
-from offline_data.store.manifest import HistoryStep, Manifest
+from offline_data.store.layout import VIEWS
+from offline_data.store.manifest import HistoryStep, identity_of
 from offline_data.store.reader import DatasetReader
 
 VIEW_VERSION = 1  # version of the view format that this package writes, and the newest it reads
 
-VIEWS = ".views"
 SUFFIX = ".npz"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
@@ -68,17 +66,6 @@ class SavedView:
     identity: str  # see `identity_of`
     arrays: Mapping[str, Tensor]  # `episodes`; or `first` and `lengths`; or `rows`: int64
     recipe: tuple[Mapping[str, Any], ...] = ()  # steps that selected the rows, if known
-
-
-def identity_of(manifest: Manifest) -> str:
-    """Return a SHA-256 that is equal for the same dataset in either layout.
-
-    It covers the id with revision, the counts, and the digests of the episode table.
-    """
-    digests = manifest.digests.items()
-    files = {name: file["sha256"] for name, file in digests if name.startswith(f"{EPISODES}/")}
-    content = [manifest.id, dict(manifest.counts), files]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:

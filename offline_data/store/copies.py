@@ -23,6 +23,7 @@ from offline_data.store.history import extend_history
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
 from offline_data.store.manifest import HistoryStep, check_digest, dump_manifest
+from offline_data.store.marks import moved_marks
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
 _BLOCK = 1 << 20
@@ -37,7 +38,7 @@ def rename_dataset(
     The new directory is complete before it is published, and the old one is deleted after that. On
     one filesystem files are hard links, of which only the sizes are checked; else they are copied
     and compared with their digests. A process that has the dataset open can go on reading it. Foreign
-    files stay in the old directory.
+    files stay in the old directory. Marks of episodes move with the dataset.
 
     Raises:
         UsageError: A dataset of that name exists, unless `force` is given, or is this one.
@@ -81,9 +82,11 @@ def _publish_as(
             progress.note(f"{path} is not a file of the dataset that was replaced; kept")
         if older is not None and older.path != destination:
             remove(older)
+        made = entry_at(destination)
         if move:
-            remove(entry)
-    return entry_at(destination)
+            with moved_marks(entry, made):
+                remove(entry)
+    return made
 
 
 def write_copy(

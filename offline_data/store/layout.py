@@ -26,6 +26,7 @@ SUFFIX = ".memmap"
 BYTES = ".bytes"
 OFFSETS = ".offsets"
 FRAMES = ".frames"
+VIEWS = ".views"  # folder beside a dataset, for what people keep about it
 VIDEO = "video"  # encoding of a feature of frames of mp4 files
 
 STEPS = "steps"

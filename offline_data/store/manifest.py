@@ -279,6 +279,17 @@ def dump_manifest(manifest: Manifest) -> str:
     return before + hashlib.sha256(text.encode()).hexdigest() + after
 
 
+def identity_of(manifest: Manifest) -> str:
+    """Return a SHA-256 that is equal for the same dataset in either layout.
+
+    It covers the id with revision, the counts, and the digests of the episode table.
+    """
+    digests = manifest.digests.items()
+    files = {name: file["sha256"] for name, file in digests if name.startswith(f"{EPISODES}/")}
+    content = [manifest.id, dict(manifest.counts), files]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def check_digest(folder: Path, manifest: Manifest) -> str | None:
     """Compare a manifest's file with the digest in it; return what is wrong as half a sentence.
 
