@@ -35,7 +35,7 @@ from .buffers.bridges.torchrl import filter_trajectories as filter_trajectories
 from .buffers.bridges.torchrl import find_start_stop_traj as find_start_stop_traj
 from .buffers.bridges.torchrl import iter_trajectories as iter_trajectories
 from .buffers.bridges.torchrl import traj as traj
-from .buffers.dataset import BaseDatasetExperienceReplay as BaseDatasetExperienceReplay
+from .buffers.dataset import Dataset as Dataset
 from .buffers.load import load_dataset as load_dataset
 from .buffers.load import open_dataset as open_dataset
 from .buffers.load import register_dataset as register_dataset
@@ -80,6 +80,7 @@ from .torchrl.ensembles.parts import SamplerEnsemble as SamplerEnsemble
 from .torchrl.ensembles.parts import StorageEnsemble as StorageEnsemble
 from .torchrl.ensembles.parts import WriterEnsemble as WriterEnsemble
 from .torchrl.experience_replay import AtariDQNExperienceReplay as AtariDQNExperienceReplay
+from .torchrl.experience_replay import BaseDatasetExperienceReplay as BaseDatasetExperienceReplay
 from .torchrl.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
 from .torchrl.experience_replay import GenDGRLExperienceReplay as GenDGRLExperienceReplay
 from .torchrl.experience_replay import LeRobotExperienceReplay as LeRobotExperienceReplay

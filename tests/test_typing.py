@@ -33,7 +33,7 @@ buffers: tuple[ReplayBuffer, TensorDictReplayBuffer] = ds, ds
 TENSORDICT = "tensordict._td.TensorDict"
 EPISODE = "offline_data.buffers.views.episode.Episode"
 TYPES = [
-    "offline_data.buffers.dataset.BaseDatasetExperienceReplay",
+    "offline_data.buffers.dataset.Dataset",
     TENSORDICT,
     f"tuple[{TENSORDICT}, Any]",
     TENSORDICT,

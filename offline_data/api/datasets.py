@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from offline_data.analysis.replay import Replay
     from offline_data.base.config import Settings
     from offline_data.base.progress import Progress
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.dataset import Dataset
     from offline_data.formats.base import ActionKind
     from offline_data.formats.files.mapping import FileMapping
     from offline_data.formats.files.proposal import Inspection
@@ -672,7 +672,7 @@ def replay(
 
 
 def plot(
-    id: DatasetLike | BaseDatasetExperienceReplay,
+    id: DatasetLike | Dataset,
     *,
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,

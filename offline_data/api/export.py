@@ -13,15 +13,13 @@ from offline_data.base.progress import progress_of
 if TYPE_CHECKING:
     from offline_data.base.config import Settings
     from offline_data.base.progress import Progress
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.dataset import Dataset
     from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
     from offline_data.formats.writing.episodes import ExportMember
     from offline_data.pipeline.export.run import Exported
     from offline_data.torchrl.ensembles.buffer import ReplayBufferEnsemble
 
-    Exportable: TypeAlias = (
-        DatasetLike | BaseDatasetExperienceReplay | ReplayBufferEnsemble | DatasetMixture
-    )
+    Exportable: TypeAlias = DatasetLike | Dataset | ReplayBufferEnsemble | DatasetMixture
 
 
 def export(

@@ -65,7 +65,7 @@ else:  # type checkers accept a dataset as what `isinstance` says that it is
     from offline_data.buffers.priorities import PrioritiesOfLeaves
 
 
-class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
+class Dataset(Described, Preprocesses, PrioritiesOfLeaves):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after
@@ -595,7 +595,7 @@ class BaseDatasetExperienceReplay(Described, Preprocesses, PrioritiesOfLeaves):
         return {**super()._origin(), "dataset": self.manifest.id}
 
 
-class DatasetView(BaseDatasetExperienceReplay):
+class DatasetView(Dataset):
     """A buffer of selected rows of a dataset, made by `filter`, `split`, `subset`, ….
 
     Rows and episodes are numbered within the view: `view[batch["index"]]` are the rows of a batch,
@@ -614,7 +614,7 @@ class DatasetView(BaseDatasetExperienceReplay):
 
     def __init__(
         self,
-        buffer: BaseDatasetExperienceReplay,
+        buffer: Dataset,
         rows: RowMap,
         *,
         sampler: SamplerLike | None = None,
@@ -678,12 +678,8 @@ class DatasetView(BaseDatasetExperienceReplay):
     def _origin(self) -> dict[str, Any]:
         return {**super()._origin(), "view": self.storage.row_map.digest()}
 
-    def __repr__(self) -> str:
-        return (
-            f"DatasetView({plural(len(self), 'row')} of {plural(len(self.episodes), 'episode')} "
-            f"of {self.manifest.id}, "
-            f"sampler={self.sampler!r}, batch_size={self.batch_size})"
-        )
+    def _size_in_steps(self) -> tuple[int, int]:
+        return self.storage.transitions.count, len(self.episodes)
 
 
 @pickled_by_name

@@ -11,13 +11,19 @@ import numpy as np
 from offline_data.analysis.figures import DatasetStats
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.errors import NotFoundError
+from offline_data.base.plurals import join_names, plural
 from offline_data.buffers.specs import Specs, specs_of
+from offline_data.episode.fields import join_key
 from offline_data.formats.environments import environment_of, make_environment, space_of
 from offline_data.rows.selection import SubsetStorage
 from offline_data.rows.storage import DatasetStorage, Storage
+from offline_data.store.layout import EPISODE
 from offline_data.store.manifest import Manifest
 
 Returns = TypeVar("Returns")
+
+_WIDTH = 70
+"""Characters of the names of features in `repr`, unless one name is longer."""
 
 
 class Described:
@@ -37,6 +43,27 @@ class Described:
         @property
         def storage(self) -> Storage:
             """The rows of this buffer."""
+
+    def __repr__(self) -> str:
+        manifest, reader = self.manifest, self._steps_storage.reader
+        steps, episodes = self._size_in_steps()
+        where = f" in {reader.path}" if manifest.source == "local" else ""
+        kept = {*self._steps_storage.keys} - {EPISODE}
+        stored = (*reader.observation_leaves, *reader.step_leaves)
+        names = [join_key(key) for key in stored if key in kept]
+        fitting = (n for n in range(len(names), 1, -1) if len(join_names(names, n)) <= _WIDTH)
+        return "\n".join(
+            (
+                f"{type(self).__name__} {manifest.id}{where}",
+                f"{plural(steps, 'step')} in {plural(episodes, 'episode')}",
+                f"features: {join_names(names, next(fitting, 1))}",
+            )
+        )
+
+    def _size_in_steps(self) -> tuple[int, int]:
+        """Return the numbers of steps and episodes."""
+        counts = self.manifest.counts
+        return counts["transitions"], counts["episodes"]
 
     @property
     def observation_space(self) -> Any:

@@ -14,7 +14,7 @@ from offline_data.base.config import resolve_settings
 from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.base.ids import DatasetId, did_you_mean, looks_like_path, parse_id
 from offline_data.base.progress import Progress, progress_of
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
+from offline_data.buffers.dataset import Dataset, DatasetView
 from offline_data.buffers.writers import Writer
 from offline_data.formats.names import resolve_name
 from offline_data.rows.derived.base import Derived
@@ -64,9 +64,9 @@ _DATA_OPTIONS = (
 
 def open_dataset(
     path: str | os.PathLike[str], batch_size: int | None = None, **options: Any
-) -> BaseDatasetExperienceReplay:
+) -> Dataset:
     """Open a dataset directory, reading only its manifest; for `options` see `load_dataset`."""
-    return BaseDatasetExperienceReplay(path, batch_size, **options)
+    return Dataset(path, batch_size, **options)
 
 
 def _with_registered_prefixes(load: Loader) -> Loader:
@@ -131,7 +131,7 @@ def load_dataset(
     decode: bool = True,
     view: str | os.PathLike[str] | None = None,
     progress: bool | Progress = True,
-) -> BaseDatasetExperienceReplay:
+) -> Dataset:
     """Load a dataset; download and convert it first if it is not on this disk.
 
     Args:
@@ -172,7 +172,7 @@ def load_dataset(
             conversion takes over two seconds; or its receiver. Notes: the logger `offline_data`.
 
     Returns:
-        A buffer of transitions in TED; see `BaseDatasetExperienceReplay`.
+        A buffer of transitions in TED; see `Dataset`.
 
     Raises:
         NotFoundError, OfflineError, NetworkError, AuthError: The dataset is not available.
@@ -196,7 +196,7 @@ def load_dataset(
             text=text,
             progress=progress_of(progress),
         )
-    dataset = BaseDatasetExperienceReplay(
+    dataset = Dataset(
         path,
         batch_size,
         sampler=sampler,
@@ -247,7 +247,7 @@ def open_view(
                 hint=how_to_get(dataset_id),
             )
         folder = entry.path
-    dataset = BaseDatasetExperienceReplay(folder, batch_size, **options)
+    dataset = Dataset(folder, batch_size, **options)
     return dataset.saved_view(file, sampler=dataset.sampler)
 
 

@@ -1,6 +1,6 @@
 """A dataset, or rows of it, as the arrays that CORL, IQL, D4RL and OGBench scripts train from.
 
-Without torch; `BaseDatasetExperienceReplay.to_numpy` has the table of styles, names and shapes.
+Without torch; `Dataset.to_numpy` has the table of styles, names and shapes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
 
     Args:
         reader: The dataset.
-        style: See `BaseDatasetExperienceReplay.to_numpy`.
+        style: See `Dataset.to_numpy`.
         key: Feature that is the observation.
         rows: `[n]` step rows.
         last: Which of these are the last of an episode, ascending.

@@ -22,7 +22,7 @@ from offline_data.rows.selection import SubsetStorage
 from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.dataset import Dataset
 
 IGNORED = -100  # label of padding and prompts, which torch's cross entropy ignores
 
@@ -66,7 +66,7 @@ class Documents:
 
     def __init__(
         self,
-        dataset: BaseDatasetExperienceReplay,
+        dataset: Dataset,
         *,
         packed: bool = False,
         max_length: int | None = None,
@@ -140,7 +140,7 @@ class Documents:
         )
         return DatasetLoader(batches, num_workers=num_workers, **options)
 
-    def _documents_of(self, dataset: BaseDatasetExperienceReplay) -> NDArray[np.int64]:
+    def _documents_of(self, dataset: Dataset) -> NDArray[np.int64]:
         """Return the numbers of all documents, or of those of a view, which must be whole."""
         if not isinstance(dataset.storage, SubsetStorage):
             return np.arange(self._reader.episode_count)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offline_data.base.errors import UsageError
 from offline_data.buffers.buffer import INDEX, Batch, Buffer
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.prefetch import Draw, draw_of
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer, immutable
 from offline_data.raw.tensordict_memmap import is_torchrl_dump
@@ -485,4 +485,4 @@ def _has(draw: Draw, rows: Tensor) -> bool:
     return bool(torch.isin(draw.rows, rows).any())
 
 
-ReplayBuffer.register(BaseDatasetExperienceReplay)
+ReplayBuffer.register(Dataset)

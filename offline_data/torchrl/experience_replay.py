@@ -21,7 +21,7 @@ from offline_data.base.errors import UsageError
 from offline_data.base.ids import parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.progress import progress_of
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.load import Download
 from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.rows.derived.neighbour import Neighbour
@@ -54,6 +54,9 @@ class Common(NamedTuple):
 
 _DEFAULTS = Common()
 
+BaseDatasetExperienceReplay = Dataset
+"""TorchRL's name of the class of all datasets."""
+
 
 @pickled_by_name
 class _NamesOfSource:
@@ -65,7 +68,7 @@ class _NamesOfSource:
         return known_names(owner.source)
 
 
-class SourceExperienceReplay(BaseDatasetExperienceReplay):
+class SourceExperienceReplay(Dataset):
     """A dataset of one source, loaded by the source's own name.
 
     What differs from TorchRL's classes: <https://offline-data.github.io/offline-data/guides/torchrl/>.

@@ -31,7 +31,7 @@ def split_trajs(
 
     Unlike there, equal numbers separated by another trajectory are two trajectories, and nested
     results are nested in the requested layout whatever the lengths. With
-    `BaseDatasetExperienceReplay(…, split_trajs=True)` the batches of a dataset are split already.
+    `Dataset(…, split_trajs=True)` the batches of a dataset are split already.
 
     Args:
         data: `[*B, T]`, trajectories contiguous along the last dimension; not modified.

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.priorities import PrioritiesOfLeaves
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.samplers import PrioritizedSampler, Sampler
@@ -61,7 +61,7 @@ class TensorDictReplayBuffer(PrioritiesOfLeaves, ReplayBuffer[TensorDict]):
         return rows
 
 
-TensorDictReplayBuffer.register(BaseDatasetExperienceReplay)
+TensorDictReplayBuffer.register(Dataset)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

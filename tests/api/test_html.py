@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import offline_data
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import dump_manifest
 from offline_data.testing.toy import toy_batch, write_toy
@@ -48,7 +48,7 @@ ALLOWED = {"h3", "dl", "dt", "dd", "div", "table", "thead", "tbody", "tr", "th",
 
 
 @pytest.fixture
-def evil(tmp_path: Path) -> BaseDatasetExperienceReplay:
+def evil(tmp_path: Path) -> Dataset:
     """A dataset whose every text is markup."""
     batch = toy_batch([3, 2, 4])
     ids = np.array([EVIL, None, "x" * 5000], dtype=object)
@@ -61,10 +61,10 @@ def evil(tmp_path: Path) -> BaseDatasetExperienceReplay:
     (tmp_path / "toy" / MANIFEST).chmod(0o644)
     told = replace(manifest, licence=EVIL)
     (tmp_path / "toy" / MANIFEST).write_text(dump_manifest(told))
-    return BaseDatasetExperienceReplay(tmp_path / "toy", 2)
+    return Dataset(tmp_path / "toy", 2)
 
 
-def test_nothing_downloaded_is_markup(evil: BaseDatasetExperienceReplay) -> None:
+def test_nothing_downloaded_is_markup(evil: Dataset) -> None:
     shown: list[Callable[[], str]] = [
         evil._repr_html_,
         evil.episodes._repr_html_,
@@ -82,9 +82,9 @@ def test_nothing_downloaded_is_markup(evil: BaseDatasetExperienceReplay) -> None
 
 
 def test_it_says_what_there_is(toys: Callable[..., Path]) -> None:
-    ds = BaseDatasetExperienceReplay(toys([3, 1, 2], unknown_final=[1]), 16)
+    ds = Dataset(toys([3, 1, 2], unknown_final=[1]), 16)
     page = Shown(ds._repr_html_())
-    for text in ("BaseDatasetExperienceReplay local:toy@1", "6", "3", "16", "next/reward", "[1]"):
+    for text in ("Dataset local:toy@1", "6", "3", "16", "next/reward", "[1]"):
         assert text in page.texts
     page = Shown(ds.episodes_at([2])._repr_html_())
     assert "DatasetView local:toy@1" in page.texts
@@ -96,7 +96,7 @@ def test_it_says_what_there_is(toys: Callable[..., Path]) -> None:
 
 
 def test_long_tables_are_cut(toys: Callable[..., Path]) -> None:
-    ds = BaseDatasetExperienceReplay(toys([1] * 1234))
+    ds = Dataset(toys([1] * 1234))
     page = ds.episodes._repr_html_()
     assert len(re.findall("<tr>", page)) == 11
     assert "and 1,224 more" in page
@@ -107,7 +107,7 @@ def test_long_tables_are_cut(toys: Callable[..., Path]) -> None:
     assert [row[column].removeprefix("<td>") for row in rows] == ["7", "5"]
 
 
-def test_results_are_tables(evil: BaseDatasetExperienceReplay) -> None:
+def test_results_are_tables(evil: Dataset) -> None:
     path = evil.data_path
     results: dict[str, Any] = {
         "info": offline_data.info(path),

@@ -92,7 +92,7 @@ def test_what_a_caller_may_give(caplog: pytest.LogCaptureFixture) -> None:
     "name",
     [
         *("download", "convert", "verify", "stats", "load_arrays", "load_dataset"),
-        "BaseDatasetExperienceReplay.preprocess",
+        "Dataset.preprocess",
     ],
 )
 def test_functions_show_it_by_default(name: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import offline_data
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import dump_manifest
 from offline_data.testing.toy import toy_batch, write_toy

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.base.errors import NotFoundError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.episode import EpisodeBatch, Key
 from offline_data.rows.samplers import RandomSampler, Sampler, SamplerWithoutReplacement

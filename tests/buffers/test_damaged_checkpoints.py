@@ -24,7 +24,7 @@ from tensordict import TensorDict
 
 from offline_data import DatasetMixture, ReplayBufferEnsemble, TensorDictReplayBuffer
 from offline_data.base.errors import IntegrityError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.derived import normalize
 from offline_data.rows.fields import StateField
 from offline_data.rows.samplers import (

@@ -24,7 +24,7 @@ from offline_data.base.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.formats.catalogues.d4rl import read_table
 from offline_data.formats.d4rl.environments import SUCCESSORS, successor_of
 from offline_data.pipeline.ingest import Options, convert

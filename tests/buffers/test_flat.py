@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.torchrl.ted_flat import Flat2TED, TED2Flat
 from tests.refusals import Refusals
 from tests.same import assert_same

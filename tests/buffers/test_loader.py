@@ -17,7 +17,7 @@ from torch import distributed
 from torch.utils.data import DataLoader, DistributedSampler, Subset, default_collate, random_split
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.derived import return_to_go
 from offline_data.rows.storage import DatasetStorage
 from offline_data.torchrl.storages import LazyTensorStorage

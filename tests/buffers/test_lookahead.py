@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from offline_data.buffers.buffer import LOOKAHEAD_MISSES
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.rows.samplers import (
     PrioritizedSampler,

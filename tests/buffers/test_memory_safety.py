@@ -17,9 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from offline_data import (
-    BaseDatasetExperienceReplay as Dataset,
-)
-from offline_data import (
+    Dataset,
     DatasetMixture,
     ReplayBufferEnsemble,
     ReplayDataset,

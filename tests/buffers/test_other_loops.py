@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.buffers.streaming import StreamingDataset
 from tests.toys.sharded import write_toy_shards

@@ -15,8 +15,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data import BaseDatasetExperienceReplay as Dataset
-from offline_data import DatasetMixture, OfflineToOnlineReplayBuffer, ReplayBuffer
+from offline_data import Dataset, DatasetMixture, OfflineToOnlineReplayBuffer, ReplayBuffer
 from offline_data.base.errors import BufferUsageError
 from offline_data.buffers.bridges.schema import from_schema
 from offline_data.buffers.load import open_view

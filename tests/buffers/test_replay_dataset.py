@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from offline_data.agilerl import ReplayDataset
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.samplers import (
     RandomSampler,
     Sampler,

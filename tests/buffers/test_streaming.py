@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from offline_data.base.config import Settings, resolve_settings
 from offline_data.base.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.base.ids import parse_id
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.streaming import StreamingDataset
 from offline_data.buffers.streaming.windows import Window
 from offline_data.pipeline.ingest import Options, convert, download

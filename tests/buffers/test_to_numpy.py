@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import offline_data
 from offline_data.base.errors import NotFoundError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode import Key
 from offline_data.store.arrays import MASK, STYLES

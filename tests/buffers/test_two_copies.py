@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from offline_data import SliceSampler, frame_stack, n_step
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.episode.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.base.errors import ImmutableError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
 from offline_data.rows.samplers import (
     PrioritizedSliceSampler,

@@ -25,7 +25,7 @@ from offline_data.base.errors import (
 )
 from offline_data.buffers import load
 from offline_data.buffers.bridges.torchrl import to_torchrl
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.load import register_dataset
 from offline_data.rows.derived import n_step
 from offline_data.store.layout import LAYOUTS
@@ -54,11 +54,11 @@ def compact(toys: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def ds(folder: Path) -> BaseDatasetExperienceReplay:
+def ds(folder: Path) -> Dataset:
     return open_dataset(folder, 16)
 
 
-def assert_rows(batch: Any, ds: BaseDatasetExperienceReplay, rows: Any) -> None:
+def assert_rows(batch: Any, ds: Dataset, rows: Any) -> None:
     want = ds[rows]
     assert set(batch.keys(True, True)) >= set(want.keys(True, True))
     for key in set(want.keys(True, True)) - {"index"}:
@@ -83,7 +83,7 @@ def test_a_plain_buffer_of_torchrl_draws_the_same_rows(toys: Callable[..., Path]
         assert_rows(batch, ds, batch["index"])
 
 
-def test_it_is_torchrls_class_with_our_rows(ds: BaseDatasetExperienceReplay) -> None:
+def test_it_is_torchrls_class_with_our_rows(ds: Dataset) -> None:
     rb = ds.to_torchrl(batch_size=64)
     assert type(rb) is theirs.TensorDictReplayBuffer
     assert not isinstance(ds, theirs.ReplayBuffer)
@@ -96,7 +96,7 @@ def test_it_is_torchrls_class_with_our_rows(ds: BaseDatasetExperienceReplay) -> 
     assert len(ds.to_torchrl(valid_only=False)) == len(ds)
 
 
-def test_what_stands_between_brackets(ds: BaseDatasetExperienceReplay) -> None:
+def test_what_stands_between_brackets(ds: Dataset) -> None:
     rb = ds.to_torchrl()
     valid = [row for row in range(len(ds)) if row != UNKNOWN]
     assert isinstance(rb[:], TensorDict)
@@ -117,7 +117,7 @@ def make_samplers() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", make_samplers())
-def test_slices_stay_in_their_episode(ds: BaseDatasetExperienceReplay, name: str) -> None:
+def test_slices_stay_in_their_episode(ds: Dataset, name: str) -> None:
     rb = ds.to_torchrl(sampler=make_samplers()[name], batch_size=40)
     for _ in range(6):
         batch = rb.sample()

@@ -634,7 +634,7 @@ def run_buffer(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
 
 def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Compare what is derived from a random dataset, or a view of it, with the oracle."""
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.dataset import Dataset
     from offline_data.rows.derived import action_chunk, frame_stack, n_step, return_to_go
     from tests import oracles_derived as oracle
 
@@ -648,13 +648,13 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     n, k, gamma = random.randint(1, 5), random.randint(1, 4), random.choice((0.0, 0.5, 0.99, 1.0))
     pad: Any = random.choice(("repeat", "zero"))
     key = ("observation", "state")
-    plain: Any = BaseDatasetExperienceReplay(dataset, 4)
+    plain: Any = Dataset(dataset, 4)
     first = random.randrange(len(plain))
     part = slice(first, random.randint(first + 1, len(plain)))
     rows = range(len(plain))[part]
 
     def derived(*leaves: Any) -> Any:
-        return BaseDatasetExperienceReplay(dataset, 4, derived=list(leaves)).subset(part)[:]
+        return Dataset(dataset, 4, derived=list(leaves)).subset(part)[:]
 
     starts = set(np.cumsum([0, *lengths]).tolist())
     cuts = [place for place, row in enumerate(rows) if place == 0 or row in starts]
@@ -687,14 +687,14 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
 def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Open a saved view that was changed: the rows it was made of, or an error."""
     from offline_data.base.errors import OfflineDataError
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.dataset import Dataset
 
     one_thread()
     random = generator("view", int(line[0]))
     root = folder / "case" / "root"
     dataset, file = root / "local" / "x" / "r", root / "v.npz"
     write_toy(dataset, [toy_batch([3, 1, 4, 2])])
-    plain: Any = BaseDatasetExperienceReplay(dataset, 4)
+    plain: Any = Dataset(dataset, 4)
     view = plain.subset(random.choice((slice(2, 9), [7, 1, 3], slice(3, 8))))
     view.save(file)
     truth = view[:]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.episode.fields import next_of
 from offline_data.rows.gather import native
 from offline_data.rows.samplers import (
@@ -114,9 +114,9 @@ def own_folder(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ds(compact: Path) -> BaseDatasetExperienceReplay:
+def ds(compact: Path) -> Dataset:
     """The buffer over it, batches of 4."""
-    return BaseDatasetExperienceReplay(compact, 4)
+    return Dataset(compact, 4)
 
 
 @pytest.fixture(params=["compiled", "torch"])

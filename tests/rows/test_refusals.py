@@ -14,7 +14,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows import derived, samplers
 from offline_data.rows.state import load_tree, save_tree
 from offline_data.rows.storage import DatasetStorage
@@ -62,7 +62,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "Episodes": Episodes,
         "TensorDict": TensorDict,
         "NonTensorStack": NonTensorStack,
-        "Dataset": BaseDatasetExperienceReplay,
+        "Dataset": Dataset,
         "DatasetStorage": DatasetStorage,
         "ReplayBuffer": ReplayBuffer,
         "TensorDictReplayBuffer": TensorDictReplayBuffer,

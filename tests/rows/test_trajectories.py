@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.samplers import SamplerWithoutReplacement
 from tests.same import assert_same
 
@@ -18,8 +18,8 @@ LENGTHS = [3, 1, 4, 2, 1]
 
 
 def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
-    flat = BaseDatasetExperienceReplay(folder)[:].contiguous()
-    split = BaseDatasetExperienceReplay(folder, split_trajs=True)
+    flat = Dataset(folder)[:].contiguous()
+    split = Dataset(folder, split_trajs=True)
     assert len(split) == 5
     found, want = split[:], split_trajectories(flat)
     assert found.batch_size == want.batch_size == (5, 4)
@@ -33,7 +33,7 @@ def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
 
 def test_samples_are_whole_episodes(compact: Path) -> None:
     sampler = SamplerWithoutReplacement(seed=0)
-    ds = BaseDatasetExperienceReplay(compact, 2, split_trajs=True, sampler=sampler)
+    ds = Dataset(compact, 2, split_trajs=True, sampler=sampler)
     batches = list(ds)
     assert [tuple(batch.batch_size) for batch in batches] == [(2, 4), (2, 4), (1, 4)]
     seen = {}
@@ -50,7 +50,7 @@ def test_samples_are_whole_episodes(compact: Path) -> None:
 
 
 def test_padding_is_zero_and_text_is_none(compact: Path) -> None:
-    ds = BaseDatasetExperienceReplay(compact, 2, split_trajs=True, decode_text=True)
+    ds = Dataset(compact, 2, split_trajs=True, decode_text=True)
     episode = ds[3]
     assert episode.batch_size == (4,)
     assert episode["mask"].tolist() == [True, True, False, False]

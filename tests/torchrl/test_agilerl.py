@@ -14,7 +14,7 @@ from offline_data.agilerl import (
     to_transition,
 )
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_steps_of_several_environments() -> None:
     assert set(data.keys()) == {"obs", "action", "next_obs", "reward", "done"}
 
 
-def test_a_batch_as_a_transition(ds: BaseDatasetExperienceReplay) -> None:
+def test_a_batch_as_a_transition(ds: Dataset) -> None:
     batch = ds[[1, 7, 9]]
     step = to_transition(batch, observation_key="observation.state")
     assert step.batch_size == (3,)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import offline_data
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows import samplers
 from offline_data.rows.samplers import RandomSampler, Sampler
 from offline_data.testing.toy import toy_batch, write_toy

@@ -72,7 +72,7 @@ class EpochBatches(DistributedSampler[Any]):
 
     Batches `k` of all `W` ranks together have the rows of batch `k` of a single rank with a batch
     size `W` times as large. It is a `DistributedSampler`, so that trainers do not shard the shares
-    again. For arguments, errors and remainders see `BaseDatasetExperienceReplay.dataloader`.
+    again. For arguments, errors and remainders see `Dataset.dataloader`.
     """
 
     _rows_in_order = True  # whether the rows after a position do not depend on the batch size

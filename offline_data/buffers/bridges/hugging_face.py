@@ -12,7 +12,7 @@ from offline_data.base.errors import MissingDependencyError
 
 
 def to_hf(buffer: Any) -> Any:
-    """Return the rows of a dataset or view; see `BaseDatasetExperienceReplay.to_hf`."""
+    """Return the rows of a dataset or view; see `Dataset.to_hf`."""
     try:
         import datasets
     except ImportError as error:

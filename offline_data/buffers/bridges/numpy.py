@@ -29,7 +29,7 @@ def to_numpy(
     observation_key: KeyLike | None = None,
     copy: bool = True,
 ) -> dict[str, NDArray[Any]]:
-    """Return a dataset or view as arrays; see `BaseDatasetExperienceReplay.to_numpy`."""
+    """Return a dataset or view as arrays; see `Dataset.to_numpy`."""
     check_style(style)
     steps = storage if isinstance(storage, DatasetStorage) else storage.steps
     steps.rows(valid_only=False)  # raises if the dataset was deleted

@@ -95,7 +95,7 @@ class DatasetMixture(RowMixture):
         some members and has a part of others'. All ranks together have the proportions; a nested
         mixture counts by the shares of its members. With `shuffle=False` each member gives its rows
         in ascending order, and proportions are drawn at random unless `exact`. For the arguments, and
-        what else is raised, see `BaseDatasetExperienceReplay.dataloader`.
+        what else is raised, see `Dataset.dataloader`.
 
         Raises:
             UsageError: Members that do not match, or one that is not a dataset or view.
@@ -155,7 +155,7 @@ class DatasetMixture(RowMixture):
         """Return the arrays of all members, one after the other, whatever their weights.
 
         Keys and features are those of the members, not renamed; see
-        `BaseDatasetExperienceReplay.to_numpy` for them and the arguments.
+        `Dataset.to_numpy` for them and the arguments.
 
         Raises:
             UsageError: Also, arrays of different names or shapes, or of different dtypes without
@@ -230,7 +230,7 @@ class DatasetMixture(RowMixture):
 
         Each part has the mixture's weights, names and functions. Members of the same dataset are
         split together, so that no episode is in two parts. For the arguments see
-        `BaseDatasetExperienceReplay.split`.
+        `Dataset.split`.
 
         Raises:
             UsageError: Invalid shares, a part without any episode of a member, or members that are

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 
 LENGTHS = ((4, 6), (10, 10, 10), (1, 2, 3, 4, 20, 30))
 """Episodes of each member: 10, 30 and 60 rows. Member `m` has episodes from `100·m` on."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.base.errors import IntegrityError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.allocation import exact_members
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.rows.gather import native

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.rows.derived import n_step, normalize, return_to_go
 from offline_data.rows.samplers import PrioritizedSampler, RandomSampler

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.rows.derived import n_step, normalize
 from offline_data.rows.samplers import PrioritizedSampler

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 
 LENGTHS = tuple(int(n) for n in np.random.default_rng(7).integers(1, 9, 40))
 UNKNOWN = tuple(range(1, 40, 3))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.dataset import DatasetView
+from offline_data.buffers.dataset import Dataset, DatasetView
 from offline_data.rows.derived import (
     action_chunk,
     frame_stack,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offline_data.base.errors import MissingDependencyError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.derived import return_to_go
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy

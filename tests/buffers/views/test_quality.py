@@ -13,7 +13,7 @@ import offline_data
 from offline_data.analysis.checks.block import RowBlock
 from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError, StepError, UnknownLeafError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.samplers import PrioritizedSampler
 from tests.analysis.test_episodes import walks
 from tests.pipeline.preprocess.runs import make

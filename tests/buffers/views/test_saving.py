@@ -17,7 +17,7 @@ from offline_data.base.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.load import load_dataset, open_view
 from offline_data.rows.samplers import SamplerWithoutReplacement
 from offline_data.store.library import list_datasets

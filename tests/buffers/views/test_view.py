@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offline_data.base.errors import NotFoundError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
-from offline_data.buffers.dataset import DatasetView
+from offline_data.buffers.dataset import Dataset, DatasetView
 from offline_data.rows.samplers import (
     SamplerWithoutReplacement,
 )

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.derived import (
     Derived,
     action_chunk,
@@ -74,7 +74,7 @@ def test_through_a_buffer(sets: Any, episode: Any, name: str) -> None:
     make, _ = KINDS[name]
     of = sets.write([episode(4), episode(2)])
     want = of.derive(make())
-    ds = BaseDatasetExperienceReplay(of.path, 8, derived=[make()])
+    ds = Dataset(of.path, 8, derived=[make()])
     before = len(pickle.dumps(ds))
     for buffer in (ds, pickle.loads(pickle.dumps(ds))):  # noqa: S301
         found = buffer[:]
@@ -130,7 +130,7 @@ def test_the_cache_goes_with_the_storage(sets: Any, episode: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_fork_while_a_thread_computes(sets: Any, episode: Any) -> None:
-    ds = BaseDatasetExperienceReplay(sets.write([episode(2)]).path, derived=[return_to_go()])
+    ds = Dataset(sets.write([episode(2)]).path, derived=[return_to_go()])
     begun, done = threading.Event(), threading.Event()
 
     class Slow:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.episode.fields import next_of
 from offline_data.rows.derived import normalize
@@ -87,9 +87,9 @@ def test_a_parent_stands_for_floating_numbers(sets: Any, episode: Any) -> None:
 def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
     training, other = sets.write([episode(5)]), sets.write([episode(2), episode(9)])
     scaled = normalize("observation")
-    ds = BaseDatasetExperienceReplay(training.path, 4, derived=[scaled])
+    ds = Dataset(training.path, 4, derived=[scaled])
     want = ds[:][STATE]
-    found = BaseDatasetExperienceReplay(other.path, 4, derived=[scaled])[:2][STATE]
+    found = Dataset(other.path, 4, derived=[scaled])[:2][STATE]
     assert found.equal(want[:2])
     again = pickle.loads(pickle.dumps(ds))  # noqa: S301
     assert again[:][STATE].equal(want)
@@ -128,7 +128,7 @@ def test_statistics_that_are_given(grown: Any, sets: Any, episode: Any) -> None:
 
 def test_statistics_in_the_open(sets: Any, episode: Any) -> None:
     of = sets.write([episode(5), episode(3)])
-    ds = BaseDatasetExperienceReplay(of.path, 4)
+    ds = Dataset(of.path, 4)
     scaled = normalize(["observation", "action"])
     assert scaled.statistics == {}
     assert scaled.fit(ds) is scaled
@@ -179,7 +179,7 @@ def test_whatever_is_read_first_statistics_are_the_datasets(
 ) -> None:
     of = sets.write([episode(n, "truncated", known=n != 7) for n in (2, 9, 3, 1, 7, 4)])
     scale = normalize("observation")
-    ds = BaseDatasetExperienceReplay(of.path, 4, derived=scale)
+    ds = Dataset(of.path, 4, derived=scale)
     parts = ds.split(train=0.5, val=0.5, seed=0)
     batch = (READS | SPAWNED)[first](ds, parts)
     computed_here = first not in {"torch's forked workers", "an unread state"}
@@ -199,7 +199,7 @@ def test_whatever_is_read_first_statistics_are_the_datasets(
 def test_fit_replaces_the_statistics_of_the_dataset(sets: Any, episode: Any, read: bool) -> None:
     of = sets.write([episode(n) for n in (2, 9, 3)])
     scale = normalize("observation")
-    ds = BaseDatasetExperienceReplay(of.path, 4, derived=scale)
+    ds = Dataset(of.path, 4, derived=scale)
     if read:
         ds.sample()
     assert scale.own
@@ -214,7 +214,7 @@ def test_fit_replaces_the_statistics_of_the_dataset(sets: Any, episode: Any, rea
 
 def test_joint_statistics(sets: Any, episode: Any) -> None:
     one, other = sets.write([episode(5), episode(3)]), sets.write([episode(7, "truncated", False)])
-    buffers = [BaseDatasetExperienceReplay(of.path, 4) for of in (one, other)]
+    buffers = [Dataset(of.path, 4) for of in (one, other)]
     grown = ReplayBuffer(LazyTensorStorage(9))
     grown.extend(buffers[0][2:6].exclude("index"))
     column = np.concatenate([roots(one), roots(other), roots(one)[2:6]])
@@ -231,7 +231,7 @@ def test_members_with_statistics_of_their_own(sets: Any, episode: Any) -> None:
 
     def members(*scales: Any) -> list[Any]:
         pairs = zip(paths, scales, strict=True)
-        return [BaseDatasetExperienceReplay(path, 4, derived=scale) for path, scale in pairs]
+        return [Dataset(path, 4, derived=scale) for path, scale in pairs]
 
     scales = normalize(), normalize()
     mixture = DatasetMixture(*members(*scales), batch_size=8)
@@ -257,7 +257,7 @@ def test_members_with_statistics_of_their_own(sets: Any, episode: Any) -> None:
 
 def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Path) -> None:
     of, other = sets.write([episode(5)]), sets.write([episode(2)])
-    scaled = normalize("observation").fit(BaseDatasetExperienceReplay(of.path, 4))
+    scaled = normalize("observation").fit(Dataset(of.path, 4))
     torch.save(scaled.state_dict(), tmp_path / "scale.pt")
     found = torch.load(tmp_path / "scale.pt", weights_only=True)
     for fresh in (
@@ -269,7 +269,7 @@ def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Pat
         assert not fresh.own  # a later fit changes nothing
         assert fresh.statistics == scaled.statistics
         assert_scale(fresh, roots(of))
-        ds = BaseDatasetExperienceReplay(other.path, 4, derived=[fresh])
+        ds = Dataset(other.path, 4, derived=[fresh])
         assert_scaled(ds[:][STATE], roots(other), roots(of))
     given = normalize(["action"], {"action": (1, 2)})
     given.load_state_dict(given.state_dict())

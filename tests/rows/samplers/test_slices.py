@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from tensordict import TensorDict
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.samplers import SliceSampler, SliceSamplerWithoutReplacement
 from offline_data.rows.samplers.slices import MASK
 from tests.rows.samplers.conftest import Episodes
@@ -166,7 +166,7 @@ def folder(toys: Callable[..., Path]) -> Path:
 
 def test_batches_of_a_dataset(folder: Path) -> None:
     sampler = SliceSampler(slice_len=3, seed=0)
-    ds = BaseDatasetExperienceReplay(folder, 6, sampler=sampler)
+    ds = Dataset(folder, 6, sampler=sampler)
     for _ in range(20):
         batch = ds.sample().reshape(2, 3)
         code = -batch["action"][:, :, 0]
@@ -179,7 +179,7 @@ def test_batches_of_a_dataset(folder: Path) -> None:
         assert (batch["next", "terminated"][:, :, 0] == ended).all()
         assert "is_init" not in batch.keys()  # noqa: SIM118 - a TensorDict
     epochs = SliceSamplerWithoutReplacement(slice_len=3, seed=0)
-    ds = BaseDatasetExperienceReplay(folder, 3, sampler=epochs)
+    ds = Dataset(folder, 3, sampler=epochs)
     for _ in range(2):
         assert sorted(batch["episode"][0].item() for batch in ds) == [0, 2]
 
@@ -187,7 +187,7 @@ def test_batches_of_a_dataset(folder: Path) -> None:
 def test_the_transition_without_a_known_next_observation(folder: Path) -> None:
     for options, expected in (({}, set(range(9))), ({"valid_only": True}, set(range(9)) - {5})):
         sampler = SliceSampler(slice_len=1, seed=0, **options)  # type: ignore[arg-type]
-        rows, _ = sampler.sample(BaseDatasetExperienceReplay(folder).storage, 500)
+        rows, _ = sampler.sample(Dataset(folder).storage, 500)
         assert set(rows.tolist()) == expected
     sampler = SliceSampler(slice_len=2, valid_only=True, seed=0)
     starts = sampler.sample(Episodes([3, 1, 4], left_out=[2, 3]), 200)[0].reshape(-1, 2)[:, 0]
@@ -215,7 +215,7 @@ def test_episodes_of_a_view_of_rows_are_drawn_alike(
     span: int,
 ) -> None:
     """However many runs they are in; each start of an episode is as likely as its others."""
-    ds = BaseDatasetExperienceReplay(toys([10, 10, 10], unknown_final=[1, 2]))
+    ds = Dataset(toys([10, 10, 10], unknown_final=[1, 2]))
     view = ds.subset(ROWS[rows])
     options: dict[str, Any] = {"strict_length": strict, "valid_only": valid_only}
     sampler = SliceSampler(slice_len=2, span=span, seed=1, **options)

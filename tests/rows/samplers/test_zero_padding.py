@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.derived import action_chunk, frame_stack, return_to_go, timestep
 from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
@@ -31,7 +31,7 @@ def toy(tmp_path: Path) -> Path:
 
 def open_with(toy: Path, sampler: Any, **options: Any) -> Any:
     derived: list[Any] = [return_to_go(), timestep()]
-    return BaseDatasetExperienceReplay(toy, sampler=sampler, derived=derived, **options)
+    return Dataset(toy, sampler=sampler, derived=derived, **options)
 
 
 def subsequence(episode: int, begin: int) -> dict[str, list[float]]:
@@ -123,7 +123,7 @@ def test_views(toy: Path) -> None:
 
 
 def test_timesteps_of_rows(toy: Path) -> None:
-    assert BaseDatasetExperienceReplay(toy, 3, derived=timestep()).sample()["timestep"].ndim == 1
+    assert Dataset(toy, 3, derived=timestep()).sample()["timestep"].ndim == 1
 
 
 def test_keys_come_first_and_numbers_alone_still_do() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.base.errors import IntegrityError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
 from offline_data.rows.derived import frame_stack, n_step
 from offline_data.rows.samplers import RandomSampler, SliceSampler
@@ -163,14 +163,12 @@ def test_a_state_of_other_rows_is_refused() -> None:
 
 
 @pytest.fixture
-def ds(toys: Callable[..., Path]) -> BaseDatasetExperienceReplay:
-    return BaseDatasetExperienceReplay(toys(LENGTHS), 16, sampler=RandomSampler(seed=0))
+def ds(toys: Callable[..., Path]) -> Dataset:
+    return Dataset(toys(LENGTHS), 16, sampler=RandomSampler(seed=0))
 
 
 @kinds
-def test_rows_of_a_random_batch_follow_each_other_as_in_the_dataset(
-    ds: BaseDatasetExperienceReplay, kind: Any
-) -> None:
+def test_rows_of_a_random_batch_follow_each_other_as_in_the_dataset(ds: Dataset, kind: Any) -> None:
     derived = [n_step(3, 0.5), frame_stack(2, [STATE])]
     buffer = TensorDictReplayBuffer(storage=kind(100), derived=derived)
     drawn = [ds.sample(32), ds.sample(17), ds[[3, 4, 5, 7, 8, 9]]]
@@ -199,9 +197,7 @@ def test_rows_of_a_random_batch_follow_each_other_as_in_the_dataset(
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40])
-def test_a_copy_in_chunks_has_the_same_episodes(
-    ds: BaseDatasetExperienceReplay, chunk: int
-) -> None:
+def test_a_copy_in_chunks_has_the_same_episodes(ds: Dataset, chunk: int) -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(40))
     ends = np.cumsum(LENGTHS).tolist()
     for begin in range(0, 40, chunk):
@@ -216,7 +212,7 @@ def test_a_copy_in_chunks_has_the_same_episodes(
     assert bounds_in(buffer) == list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def test_rows_that_are_no_batch_follow_what_was_written(ds: BaseDatasetExperienceReplay) -> None:
+def test_rows_that_are_no_batch_follow_what_was_written(ds: Dataset) -> None:
     plain = TensorDictReplayBuffer(storage=LazyTensorStorage(40))
     plain.extend(ds[10:14].exclude("index"))
     plain.extend(ds[14:16].exclude("index"))
@@ -225,9 +221,9 @@ def test_rows_that_are_no_batch_follow_what_was_written(ds: BaseDatasetExperienc
     assert bounds_in(plain) == [(0, 6), (6, 8), (8, 10)]
 
 
-def test_rows_of_a_mixture(ds: BaseDatasetExperienceReplay) -> None:
+def test_rows_of_a_mixture(ds: Dataset) -> None:
     """Row 11 of one member does not follow row 10 of another."""
-    mixture = DatasetMixture(ds, BaseDatasetExperienceReplay(ds.data_path), batch_size=4)
+    mixture = DatasetMixture(ds, Dataset(ds.data_path), batch_size=4)
     batch = mixture.sample(4)
     batch["index"] = torch.tensor([10, 11, 12, 13])
     batch["source"] = torch.tensor([0, 1, 1, 0])

@@ -13,7 +13,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict
 
 from offline_data.base.errors import ImmutableError, UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.rows.derived import n_step
 from offline_data.rows.gather import native
 from offline_data.rows.samplers import (

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.base.errors import UsageError
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.writers import ImmutableDatasetWriter
 from offline_data.rows.samplers import (
     PrioritizedSliceSampler,
