@@ -65,7 +65,7 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@touch $@
 
 # An editable install compiles the extension, so a change of its source installs again.
-BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/rows/*/*.[ch])
+BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/*/*.[ch] offline_data/*/*/*.[ch])
 
 $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
 	@echo "Installing offline-data with what the demo needs (gymnasium, minari, h5py, …)"

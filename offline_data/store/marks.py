@@ -4,7 +4,7 @@
 <root>/<source>/<dataset>/.views/<revision>/marks.json    beside its saved views
 ```
 
-The file is no part of the dataset: its digests, locks and exports do not see it. It says which
+Digests, locks and exports of the dataset do not see the file. It says which
 dataset it is of, as a view does, and is ignored for another one.
 """
 

@@ -53,3 +53,15 @@ def test_every_source_and_header_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     there = {str(path.relative_to(ROOT)) for path in ROOT.glob("offline_data/**/*.[ch]")}
     assert_none(named ^ there, "setup.py names each file as a source or in `depends`, and no other")
     assert all(module.optional and module.py_limited_api for module in modules)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+def test_a_change_of_any_source_or_header_installs_anew() -> None:
+    show = "show: ; @echo $(BUILT_FROM)"
+    command = ["make", "--no-print-directory", f"--eval={show}", "show"]
+    named = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    there = {str(path.relative_to(ROOT)) for path in ROOT.glob("offline_data/**/*.[ch]")}
+    wanted = {"pyproject.toml", "setup.py", *there}
+    assert_none(
+        wanted ^ {*named.split()}, "BUILT_FROM of the Makefile names each file, and no other"
+    )

@@ -252,7 +252,8 @@ def test_no_plain_file(entry: Entry, tmp_path: Path) -> None:
     secret.write_bytes(Marks.of(entry.manifest).with_mark(0, "bad").to_json())
     content = secret.read_bytes()
     path.parent.mkdir(parents=True)
-    for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to(secret)):
+    kinds: list[Callable[[], object]] = [path.mkdir, lambda: os.mkfifo(path)]
+    for make in (*kinds, lambda: path.symlink_to(secret)):
         make()
         found = read_marks(entry.path, entry.manifest)
         assert found.ignored
