@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.base.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.base.errors import FormatError
 from offline_data.formats.openml import arff
 from offline_data.formats.openml.arff import Attribute, is_arff, open_arff
+from tests.refusals import Refusals
 from tests.toys.openml import toy_table
 
+REFUSALS = Refusals.beside(__file__)
 HEADER = """% a comment
 @Relation 'a b'
 
@@ -107,73 +109,66 @@ def test_a_mark_of_byte_order_and_other_encodings(file: Path) -> None:
         rows_of(file)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("1,low", "line 10, has 2 values; expected 3"),
-        ("1,low,x,y", "line 10, has 4 values"),
-        ("1,'low", "quote that does not end"),
-        ("1,low,'x", "quote that does not end"),
-        ("1,Low,x", "'Low' for 'the level'; expected one of its 3 words"),
-        ("one,low,x", "'one' for 'width'; expected a number"),
-        ("0x10,low,x", "expected a number"),
-        ("1_0,low,x", "expected a number"),
-        ("١,low,x", "expected a number"),
-        (",low,x", "expected a number"),
-        ("{0 1", "cut short"),
-        ("{3 1}", "there are 3 attributes"),
-        ("{0 1, 0 2}", "a value 0 twice"),
-        ("{zero 1}", "INDEX VALUE"),
-        ("{0 1,}", "INDEX VALUE"),
-        ("1,low,'\\ud800'", "surrogate"),
-        ("1,low,x, {5}", "4 values"),
-    ],
-)
-def test_bad_rows_are_named_or_left_out(file: Path, line: str, said: str) -> None:
-    file.write_text(HEADER + f"7,low,x\n\n{line}\n9,high,x\n", encoding="utf-8")
-    with pytest.raises(FormatError, match="line 10,") as caught:
-        rows_of(file)
-    assert said in str(caught.value)
-    assert "data.arff" in str(caught.value)
+ROWS = [
+    "1,low",
+    "1,low,x,y",
+    "1,'low",
+    "1,low,'x",
+    "1,Low,x",
+    "one,low,x",
+    "0x10,low,x",
+    "1_0,low,x",
+    "١,low,x",
+    ",low,x",
+    "{0 1",
+    "{3 1}",
+    "{0 1, 0 2}",
+    "{zero 1}",
+    "{0 1,}",
+    "1,low,'\\ud800'",
+    "1,low,x, {5}",
+]
+
+
+@REFUSALS.of("rows", ROWS)
+def test_bad_rows_are_named_or_left_out(file: Path, name: str) -> None:
+    file.write_text(HEADER + f"7,low,x\n\n{name}\n9,high,x\n", encoding="utf-8")
+    REFUSALS.check("rows", name, lambda: rows_of(file), {file.parent: "FOLDER"})
     assert rows_of(file, skip_bad=True) == [[7.0, "low", "x"], [9.0, "high", "x"]]
     (skipped,) = [one for block in open_arff(file).blocks(skip_bad=True) for one in block.skipped]
     assert skipped.where == "data.arff, line 10"
-    assert said.replace("line 10, ", "") in skipped.reason
+    reason = skipped.reason.replace(str(file.parent), "FOLDER")
+    assert (
+        f"FormatError: {reason} | --skip-bad-episodes leaves it out" == REFUSALS.known["rows"][name]
+    )
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "it is empty"),
-        (b"<!DOCTYPE html>", "web page"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-        (b"@relation x\n@attribute a real\n", "no @data"),
-        (b"@relation x\n@data\n1\n", "no attributes"),
-        (b"@relation x\n@attribute a real\n@attribute a real\n@data\n", "'a' twice"),
-        (b"@relation x\n@attribute a {x, x}\n@data\n", "'x' twice"),
-        (b"@relation x\n@attribute a {x, y\n@data\n", "declares 'a' as '{x, y'"),
-        (b"@relation x\n@attribute a relational\n@data\n", "'relational'"),
-        (b"@relation x\n@attribute a\n@data\n", "declares 'a' as ''"),
-        (b"@relation x\n@attribute {a} real\n@data\n", "neither @attribute NAME TYPE nor @data"),
-        (b"@relation x\n1,2,3\n", "line 2, is neither @attribute"),
-        (b"@relation x\n@attribute a real\n@data\n1\n\0\n", "NUL byte"),
-        ("@relation x\n@attribute a real\n@data\n1\n".encode("utf-16"), "not an ARFF file"),
-        (gzip.compress(b"@relation x\n@attribute a real\n@data\n1\n", mtime=0)[:-9], "damaged"),
-    ],
-)
-def test_what_is_no_arff(file: Path, content: bytes, said: str) -> None:
-    file.write_bytes(content)
-    with pytest.raises(FormatError) as caught:
-        rows_of(file)
-    assert said in str(caught.value)
-    assert "data.arff" in str(caught.value)
+ONE_NUMBER = b"@relation x\n@attribute a real\n@data\n1\n"
+FILES = {
+    "nothing": b"",
+    "a web page": b"<!DOCTYPE html>",
+    "a pointer": b"version https://git-lfs.github.com/spec/v1\n",
+    "no data": b"@relation x\n@attribute a real\n",
+    "no attributes": b"@relation x\n@data\n1\n",
+    "an attribute twice": b"@relation x\n@attribute a real\n@attribute a real\n@data\n",
+    "a word twice": b"@relation x\n@attribute a {x, x}\n@data\n",
+    "words without an end": b"@relation x\n@attribute a {x, y\n@data\n",
+    "an unknown type": b"@relation x\n@attribute a relational\n@data\n",
+    "no type": b"@relation x\n@attribute a\n@data\n",
+    "no name": b"@relation x\n@attribute {a} real\n@data\n",
+    "rows in the header": b"@relation x\n1,2,3\n",
+    "a NUL byte": ONE_NUMBER + b"\0\n",
+    "UTF-16": ONE_NUMBER.decode().encode("utf-16"),
+    "cut": gzip.compress(ONE_NUMBER, mtime=0)[:-9],
+}
 
 
-def test_a_missing_file_and_a_folder(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError):
-        open_arff(file)
-    with pytest.raises(OfflineDataError):
-        open_arff(tmp_path)
+@REFUSALS.of("files", [*FILES, "missing", "a folder"])
+def test_what_is_no_arff(file: Path, name: str) -> None:
+    if name in FILES:
+        file.write_bytes(FILES[name])
+    path = file.parent if name == "a folder" else file
+    REFUSALS.check("files", name, lambda: rows_of(path), {file.parent: "FOLDER"})
 
 
 def test_memory_is_bounded_whatever_the_file_declares(

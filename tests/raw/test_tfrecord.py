@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import struct
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from offline_data.base.errors import FormatError
 from offline_data.raw.tfrecord import masked_crc32c, read_records, write_records
+from tests.refusals import Refusals
+
+REFUSALS = Refusals.beside(__file__)
 
 RECORDS = [b"first", b"", b"x" * 100_000, b"last"]
 
@@ -36,16 +39,46 @@ def test_a_file_written_by_tensorflow(realdata: Path) -> None:
     assert sum(len(record.data) for record in read_records(path)) == path.stat().st_size - 5 * 16
 
 
-@pytest.mark.parametrize("keep", [1, 8, 15, 16, 20, 30])
-def test_a_file_that_is_cut_off_names_the_record(path: Path, keep: int) -> None:
-    path.write_bytes(path.read_bytes()[: 16 + 5 + keep])
-    if keep == 16:  # after a whole record
-        assert len(list(read_records(path))) == 2
-        return
-    records = read_records(path)
-    assert len(list(islice(records, 1 + (keep > 16)))) == 1 + (keep > 16)
-    with pytest.raises(FormatError, match=rf"data\.tfrecord .* record {1 + (keep > 16)}"):
-        list(records)
+def length_of(size: int) -> bytes:
+    length = struct.pack("<Q", size)
+    return length + struct.pack("<I", masked_crc32c(length)) + bytes(50)
+
+
+SECOND = 16 + 5
+"""Where the second record begins, which has no bytes."""
+FILES: dict[str, tuple[Callable[[bytes], bytes], int]] = {
+    "cut after 1": (lambda whole: whole[: SECOND + 1], 1),
+    "cut after 8": (lambda whole: whole[: SECOND + 8], 1),
+    "cut after 15": (lambda whole: whole[: SECOND + 15], 1),
+    "cut after 20": (lambda whole: whole[: SECOND + 20], 2),
+    "cut after 30": (lambda whole: whole[: SECOND + 30], 2),
+    "a length": (lambda whole: whole[:SECOND] + b"\1" + whole[SECOND + 1 :], 1),
+    "a web page": (lambda _: b"<!DOCTYPE html><title>403", 0),
+    "a pointer": (lambda _: b"version https://git-lfs.github.com/spec/v1\noid sha256:0", 0),
+    "gzip": (lambda _: b"\x1f\x8b" + bytes(20), 0),
+    "1 MiB": (lambda _: length_of(1 << 20), 0),
+    "1 TiB": (lambda _: length_of(1 << 40), 0),
+    "the most": (lambda _: length_of((1 << 64) - 1), 0),
+}
+"""Files made of a sound one, and how many of its records are read before the error."""
+
+
+@REFUSALS.of("files", FILES)
+def test_what_is_no_whole_file(path: Path, name: str) -> None:
+    change, readable = FILES[name]
+    path.write_bytes(change(path.read_bytes()))
+    found: list[bytes] = []
+
+    def read() -> None:
+        found.extend(record.data for record in read_records(path))
+
+    REFUSALS.check("files", name, read, {path.parent: "FOLDER"})
+    assert found == RECORDS[:readable]
+
+
+def test_a_file_that_ends_after_a_record_is_whole(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: SECOND + 16])
+    assert len(list(read_records(path))) == 2
 
 
 def test_damage_in_the_data_leaves_the_other_records_readable(path: Path) -> None:
@@ -58,42 +91,11 @@ def test_damage_in_the_data_leaves_the_other_records_readable(path: Path) -> Non
     assert [record.data for record in others] == RECORDS[1:]
 
 
-def test_damage_in_a_length_ends_the_file(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[16 + 5] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(FormatError, match="damaged in record 1"):
-        list(read_records(path))
+RANGES: dict[str, dict[str, int]] = {"first": {"first": 5}, "stop": {"stop": 5}, "missing": {}}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"<!DOCTYPE html><title>403", "a web page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
-        (b"\x1f\x8b" + bytes(20), "begins with"),
-    ],
-)
-def test_other_files_are_named(tmp_path: Path, content: bytes, said: str) -> None:
-    path = tmp_path / "data.tfrecord"
-    path.write_bytes(content)
-    with pytest.raises(FormatError, match=said):
-        list(read_records(path))
-    with pytest.raises(FormatError, match="is missing"):
-        list(read_records(tmp_path / "other"))
-
-
-@pytest.mark.parametrize("size", [1 << 20, 1 << 40, (1 << 64) - 1])
-def test_no_memory_is_taken_for_a_length_alone(tmp_path: Path, size: int) -> None:
-    length = struct.pack("<Q", size)
-    path = tmp_path / "data.tfrecord"
-    path.write_bytes(length + struct.pack("<I", masked_crc32c(length)) + bytes(50))
-    with pytest.raises(FormatError, match="record 0"):
-        list(read_records(path))
-
-
-def test_fewer_records_than_asked_for(path: Path) -> None:
-    with pytest.raises(FormatError, match="4 records"):
-        list(read_records(path, first=5))
-    with pytest.raises(FormatError, match="4 records"):
-        list(read_records(path, stop=5))
+@REFUSALS.of("ranges", RANGES)
+def test_what_is_not_there(path: Path, name: str) -> None:
+    asked = path.with_name("other") if name == "missing" else path
+    records = read_records(asked, **RANGES[name])
+    REFUSALS.check("ranges", name, lambda: list(records), {path.parent: "FOLDER"})
