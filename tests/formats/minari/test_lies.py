@@ -1,17 +1,12 @@
-"""Minari folders that are not what they say: refused, listed as dropped, or noted; never believed."""
+"""Minari folders that are not what they say: listed as dropped, or noted; never believed."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from offline_data.formats.minari.dataset import NOTE_ID, NOTE_STEPS
@@ -19,6 +14,7 @@ from offline_data.formats.minari.leaves import NOTE_NO_SEED
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
 from offline_data_cli.main import main
+from tests.formats.minari.conftest import edit_json, hdf5
 from tests.toys.minari import (
     STORAGES,
     ToyEpisode,
@@ -56,89 +52,21 @@ def reader(tmp_path: Path) -> DatasetReader:
     return DatasetReader(found.parent)
 
 
-def hdf5(folder: Path) -> h5py.File:
-    return h5py.File(folder / "data" / "main_data.hdf5", "a")
-
-
 def replace(group: Any, name: str, values: Any) -> None:
     del group[name]
     group[name] = values
-
-
-def edit_json(path: Path, **changes: Any) -> None:
-    values = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({k: v for k, v in values.items() if v is not ...}))
 
 
 def toys(count: int = 3, length: int = 6, **more: Any) -> list[ToyEpisode]:
     return [toy_episode(n, length, **more) for n in range(count)]
 
 
-def refused(folder: Path, parse: Ran, *words: str) -> None:
-    code, said = parse(folder)
-    assert code == 5
-    assert re.search(".*".join(words), said, re.DOTALL), said
-
-
-class TestShapes:
-    """An episode whose leaf has as many values as the others', but another shape."""
-
-    @pytest.mark.parametrize(
-        ("leaf", "found", "expected"),
-        [
-            ("actions", (2, 6), (6, 2)),
-            ("actions", (12,), (6, 2)),
-            ("rewards", (2, 3), ()),
-            ("terminations", (3, 2), (6,)),
-            ("observations", (3, 7), (7, 3)),
-            ("observations", (21,), (7, 3)),
-            ("infos/m", (7, 3, 2), (2, 3)),
-            ("infos/m", (42,), (7, 2, 3)),
-        ],
-    )
-    def test_hdf5(
-        self, tmp_path: Path, parse: Ran, leaf: str, found: tuple[int, ...], expected: Any
-    ) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}))
-        with hdf5(folder) as file:
-            group = file["episode_1"]
-            replace(group, leaf, group[leaf][()].reshape(found))
-        refused(folder, parse, "episode_1", leaf, re.escape(str(list(expected))))
-
-    @pytest.mark.parametrize("leaf", ["actions", "rewards", "observations", "infos/m"])
-    def test_the_first_episode(self, tmp_path: Path, parse: Ran, leaf: str) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}))
-        with hdf5(folder) as file:
-            replace(file["episode_0"], leaf, file["episode_0"][leaf][()].reshape(-1, 1, 3))
-        if leaf.startswith("infos"):  # no row per step: dropped, and said
-            assert [entry.key for entry in read_minari(folder).dropped] == [leaf]
-        else:
-            assert parse(folder)[0] == 5
-
-    @pytest.mark.parametrize("storage", ["arrow", "parquet"])
-    @pytest.mark.parametrize("leaf", ["observations", "infos/m"])
-    def test_tables(self, tmp_path: Path, parse: Ran, storage: str, leaf: str) -> None:
-        """A column of nested lists, or one that states another shape itself."""
-        if leaf == "observations":
-            space = box(2, 3)
-            episodes = toys(observation=space)
-            folder = write_minari(tmp_path / "t-v0", episodes, storage, observation=space)
-            kind = pa.list_(pa.list_(pa.float32(), 2), 3)
-            turned = pa.array(toy_rows(space, 1, 7).transpose(0, 2, 1).tolist(), kind)
-            part = folder / "data" / "1" / f"part-0.{storage}"
-            if storage == "parquet":
-                pq.write_table(pq.read_table(part).set_column(0, leaf, turned), part)
-            else:
-                table = pa.ipc.open_file(part.read_bytes()).read_all().set_column(0, leaf, turned)
-                with pa.ipc.new_file(part, table.schema) as file:
-                    file.write_table(table)
-        else:
-            folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}), storage)
-            other = toy_episode(1, 6, info={"m": box(3, 2)})
-            elsewhere = write_minari(tmp_path / "o-v0", [other], storage)
-            name = f"part-0.{storage}"
-            (elsewhere / "data" / "0" / name).replace(folder / "data" / "1" / name)
-        refused(folder, parse, f"data/1 {leaf}", r"\[3, 2\]", r"\[2, 3\]")
+def test_infos_of_another_shape_in_the_first_episode_are_dropped(tmp_path: Path) -> None:
+    """They have no row for each step."""
+    folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}))
+    with hdf5(folder) as file:
+        replace(file["episode_0"], "infos/m", file["episode_0/infos/m"][()].reshape(-1, 1, 3))
+    assert [entry.key for entry in read_minari(folder).dropped] == ["infos/m"]
 
 
 class TestLaterLeaves:
@@ -264,31 +192,6 @@ class TestStatedAndFound:
         note = f"The space declares observations as {says}; the rows are float32 [3]."
         assert note in read_minari(folder).notes
 
-    @pytest.mark.parametrize(
-        ("twin", "said"),
-        [
-            ("episode_01", "expected 'episode_1'"),
-            ("episode_٠", "expected 'episode_0'"),
-            (f"episode_{'9' * 20}", "at most 18 digits"),
-        ],
-    )
-    def test_numbers_of_episodes(self, tmp_path: Path, parse: Ran, twin: str, said: str) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys())
-        with hdf5(folder) as file:
-            file.copy("episode_1", twin)
-        refused(folder, parse, "main_data.hdf5", said)
-
-    @pytest.mark.parametrize("storage", ["arrow", "parquet"])
-    @pytest.mark.parametrize(
-        ("name", "said"), [("01", "expected '1'"), ("9" * 20, "at most 18 digits")]
-    )
-    def test_numbers_of_folders(
-        self, tmp_path: Path, parse: Ran, storage: str, name: str, said: str
-    ) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys(), storage)
-        (folder / "data" / "1").rename(folder / "data" / name)
-        refused(folder, parse, said)
-
     @EVERY_STORAGE
     def test_ids_and_lengths_of_episodes(self, tmp_path: Path, storage: str) -> None:
         folder = write_minari(tmp_path / "t-v0", toys(), storage)
@@ -303,21 +206,16 @@ class TestStatedAndFound:
         assert NOTE_ID in batch.notes
         assert (NOTE_STEPS in batch.notes) == (storage == "hdf5")
 
-    @pytest.mark.parametrize("seed", [3.7, float("nan"), -1e300, "3", [1, 2], {"a": 1}])
+    @pytest.mark.parametrize("seed", [3.7, float("nan"), -1e300])
     @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
-    def test_seeds(self, tmp_path: Path, parse: Ran, storage: str, seed: Any) -> None:
+    def test_seeds(self, tmp_path: Path, storage: str, seed: float) -> None:
         folder = write_minari(tmp_path / "t-v0", toys(), storage)
-        if storage == "hdf5":
-            with hdf5(folder) as file:
-                value = np.array([(1, 2.0)], "i4,f4")[0] if isinstance(seed, dict) else seed
-                file["episode_1"].attrs["seed"] = value
-                file["episode_2"].attrs["seed"] = 4.0
-        else:
-            edit_json(folder / "data" / "1" / "metadata.json", seed=seed)
-            edit_json(folder / "data" / "2" / "metadata.json", seed=4.0)
-        if not isinstance(seed, float):
-            refused(folder, parse, "(episode_|data/)1", "seed")
-            return
+        for number, value in ((1, seed), (2, 4.0)):
+            if storage == "hdf5":
+                with hdf5(folder) as file:
+                    file[f"episode_{number}"].attrs["seed"] = value
+            else:
+                edit_json(folder / "data" / str(number) / "metadata.json", seed=value)
         batch = read_minari(folder)
         assert batch.episodes["seed",].tolist() == [-1, -1, 4]
         assert NOTE_NO_SEED in batch.notes

@@ -14,24 +14,20 @@ from typing import Any, NoReturn
 import pytest
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import (
-    AuthError,
-    FormatError,
-    IntegrityError,
-    InvalidIdError,
-    NetworkError,
-    NotFoundError,
-    OfflineError,
-    UsageError,
-)
+from offline_data.base.errors import AuthError, NetworkError, NotFoundError, OfflineError
 from offline_data.formats.minari.remote import Remote
 from offline_data.formats.minari.source import Minari
 from offline_data.raw.hdf5 import MAGIC
 from offline_data_cli.main import main
+from tests.refusals import Refusals
 from tests.toys.minari import toy_episode, write_minari
 from tests.toys.servers import Answer, GcsServer, HubServer, LocalServer, Request
 
+REFUSALS = Refusals.beside(__file__)
 NAME = "D4RL/door/human-v2"
+LEAVING = ["../x-v0", "/etc/x-v0", "a//b", "a/../../b"]
+UNKNOWN = ["D4RL/door/hunan-v2", "D4RRL/door/human-v2", "D4RL/door/human-v22"]
+NO_REMOTES = ["gs://bucket", "hf://", "farama-minari", "hf://a/b"]
 
 
 def write(folder: Path, storage: str = "hdf5", count: int = 3) -> Path:
@@ -88,10 +84,9 @@ class TestLocal:
         assert len(set(seen)) == len(seen)
         assert all(len(r) == len("local-") + 12 and r.startswith("local-") for r in seen)
 
-    @pytest.mark.parametrize("name", ["../x-v0", "/etc/x-v0", "a//b", "a/../../b"])
+    @REFUSALS.of("leaving", LEAVING)
     def test_a_name_that_leaves_its_folder(self, settings: Settings, name: str) -> None:
-        with pytest.raises(InvalidIdError):
-            Minari().resolve(name, None, settings)
+        REFUSALS.check("leaving", name, lambda: Minari().resolve(name, None, settings))
 
     def test_forms_of_a_users_path(self, tmp_path: Path) -> None:
         folder, source = write(tmp_path / "a-v0"), Minari()
@@ -166,13 +161,9 @@ class TestHub:
         assert [entry.name for entry in found] == [NAME, "D4RL/door/table-v0"]
         assert found[0].episodes == 25
 
-    @pytest.mark.parametrize(
-        "name", ["D4RL/door/hunan-v2", "D4RRL/door/human-v2", "D4RL/door/human-v22"]
-    )
+    @REFUSALS.of("unknown", UNKNOWN)
     def test_unknown_name(self, at_hub: Settings, name: str) -> None:
-        with pytest.raises(NotFoundError, match="hf://farama-minari") as caught:
-            Minari().resolve(name, None, at_hub)
-        assert NAME in str(caught.value.hint)
+        REFUSALS.check("unknown", name, lambda: Minari().resolve(name, None, at_hub))
 
     @pytest.mark.usefixtures("no_waits")
     def test_refused_or_no_answer(self, online: Settings, tmp_path: Path) -> None:
@@ -198,10 +189,10 @@ def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyP
         Minari().remote(settings)
 
 
-@pytest.mark.parametrize("remote", ["gs://bucket", "hf://", "farama-minari", "hf://a/b"])
-def test_a_remote_that_is_none(online: Settings, remote: str) -> None:
-    with pytest.raises(UsageError, match="is not a remote of Minari"):
-        Minari().resolve(NAME, None, replace(online, minari_remote=remote))
+@REFUSALS.of("remotes", NO_REMOTES)
+def test_a_remote_that_is_none(online: Settings, name: str) -> None:
+    settings = replace(online, minari_remote=name)
+    REFUSALS.check("remotes", name, lambda: Minari().resolve(NAME, None, settings))
 
 
 class Answers(LocalServer):
@@ -233,27 +224,29 @@ REPO = [{"id": "a/pen"}]
 NAMESPACE = "/datasets/a/pen/resolve/main/namespace_metadata.json"
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"/api/datasets": "<html>log in</html>"},
-        {"/api/datasets": '{"error": "x"}'},
-        {"/api/datasets": "[1]"},
-        {"/api/datasets": '[{"id": 3}]'},
-        {"/api/datasets": '[{"id": "a\\u001b[2J"}]'},
-        {"/api/datasets": '[{"id": "\\ud800"}]'},
-        {"/api/datasets": "[" * 10**5},
-        {"/api/datasets": json.dumps(REPO), NAMESPACE: "[]"},
-        {"/api/datasets": json.dumps(REPO), NAMESPACE: '{"datasets": [["pen"]]}'},
-        {"/api/datasets": json.dumps(REPO), NAMESPACE: '{"datasets": ["\\ud800"]}'},
-    ],
-)
-def test_answers_that_are_no_listing(tmp_path: Path, answers: dict[str, str]) -> None:
-    with (
-        Answers(answers) as server,
-        pytest.raises((FormatError, IntegrityError), match=r"127\.0\.0\.1"),
-    ):
-        listed(tmp_path, server.url)
+NO_LISTINGS = {
+    "a page": {"/api/datasets": "<html>log in</html>"},
+    "an object": {"/api/datasets": '{"error": "x"}'},
+    "numbers": {"/api/datasets": "[1]"},
+    "an id that is a number": {"/api/datasets": '[{"id": 3}]'},
+    "an id that clears a screen": {"/api/datasets": '[{"id": "a\\u001b[2J"}]'},
+    "half a character": {"/api/datasets": '[{"id": "\\ud800"}]'},
+    "deep lists": {"/api/datasets": "[" * 10**5},
+    "a namespace that is a list": {"/api/datasets": json.dumps(REPO), NAMESPACE: "[]"},
+    "a namespace of lists": {
+        "/api/datasets": json.dumps(REPO), NAMESPACE: '{"datasets": [["pen"]]}'
+    },
+    "a namespace of half a character": {
+        "/api/datasets": json.dumps(REPO), NAMESPACE: '{"datasets": ["\\ud800"]}'
+    },
+}  # fmt: skip
+
+
+@REFUSALS.of("listings", NO_LISTINGS)
+def test_answers_that_are_no_listing(tmp_path: Path, name: str) -> None:
+    with Answers(NO_LISTINGS[name]) as server:
+        names: dict[object, str] = {server.url: "HOST"}
+        REFUSALS.check("listings", name, lambda: listed(tmp_path, server.url), names)
 
 
 def listed(tmp_path: Path, url: str, **more: Any) -> list[str]:
