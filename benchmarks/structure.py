@@ -51,7 +51,10 @@ RECORDED: dict[str, tuple[int, str]] = {
     "errors": (53, ""),
     "fetch": (2_715, ""),
     "formats": (20_660, ""),
-    "offline_data": (94, ""),
+    "offline_data": (
+        94,
+        "it lists TorchRL's names apart from the own ones, and help begins with a quickstart",
+    ),
     "pipeline": (16_477, ""),
     "plugins": (69, ""),
     "project": (959, ""),

@@ -1,7 +1,15 @@
 """Public offline-RL datasets on this disk once, checked against their source, sampled fast.
 
-`__init__.pyi` lists the public names. They are imported on first use: importing the package imports no
-torch.
+    import offline_data
+
+    ds = offline_data.load_dataset("d4rl:hopper-medium-v2", batch_size=256)  # downloads once
+    print(ds.sample()["observation"].shape)  # a TensorDict, as in TorchRL
+    print(ds.filter("return > 1000"))  # a view of these episodes, to sample from as well
+    arrays = offline_data.load_arrays("d4rl:hopper-medium-v2")  # numpy, without torch
+
+`offline_data.search()` finds others, and `offline_data.convert` reads your own. TorchRL's names are in
+`offline_data.torchrl`, AgileRL's in `offline_data.agilerl`. Names are imported on first use: importing the
+package imports no torch.
 """
 
 from __future__ import annotations
@@ -20,26 +28,53 @@ if sys.platform == "win32":
         "(https://learn.microsoft.com/windows/wsl/install)"
     )
 
-_import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import, _, _names = lazy_loader.attach_stub(__name__, __file__)  # of `__init__.pyi`
 if find_spec("torchrl") is None:
     for _name in (
         *("Trajectory", "TrajectoryPredicate", "filter_trajectories", "find_start_stop_traj"),
         *("iter_trajectories", "traj"),
     ):
-        __all__.remove(_name)  # TorchRL's own
+        _names.remove(_name)  # TorchRL's own
+
+_TORCHRL = frozenset(
+    (
+        *("AtariDQNExperienceReplay", "BaseDatasetExperienceReplay", "D4RLExperienceReplay"),
+        *("Flat2TED", "GenDGRLExperienceReplay", "ImmutableDatasetWriter", "LazyMemmapStorage"),
+        *("LazyStackStorage", "LazyTensorStorage", "LeRobotExperienceReplay", "ListStorage"),
+        *("MinariExperienceReplay", "OfflineToOnlineReplayBuffer", "OpenMLExperienceReplay"),
+        *("OpenXExperienceReplay", "PairwiseDataset", "PrioritizedReplayBuffer", "PromptData"),
+        *("PromptTensorDictTokenizer", "ReplayBuffer", "ReplayBufferEnsemble", "RewardData"),
+        *("RobosetExperienceReplay", "RoundRobinWriter", "SamplerEnsemble", "StorageEnsemble"),
+        *("TED2Flat", "TensorDictMaxValueWriter", "TensorDictPrioritizedReplayBuffer"),
+        *("TensorDictReplayBuffer", "TensorDictRoundRobinWriter", "TensorDictTokenizer"),
+        *("TensorStorage", "TokenizedDatasetLoader", "TopKRewardSelector", "Trajectory"),
+        *("TrajectoryPredicate", "VD4RLExperienceReplay", "Writer", "WriterEnsemble"),
+        *("create_infinite_iterator", "filter_trajectories", "find_start_stop_traj"),
+        *("from_schema", "get_dataloader", "iter_trajectories", "prefill_replay_buffer"),
+        *("split_trajs", "torchrl_dataset", "traj"),
+    )
+)
+"""Names that `offline_data.torchrl` lists; they can be imported from here, too."""
+_AGILERL = frozenset({"Transition", "to_tensordict", "to_torch_tensor"})
+
+__all__ = [name for name in _names if name not in _TORCHRL | _AGILERL]
+
+
+def __dir__() -> list[str]:
+    return __all__.copy()
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or a module; raises `AttributeError` with similar names."""
     if name in {"_make", "_new"}:  # where pickles find them
         return getattr(import_module(f"{__name__}.base.pickles"), name)
-    if name.startswith("_") or name in __all__:
+    if name.startswith("_") or name in _names:
         return _import(name)
     if find_spec(f"{__name__}.{name}"):
         return import_module(f"{__name__}.{name}")
     from offline_data.base.ids import did_you_mean
 
-    near = did_you_mean(name, __all__, shown=f"{__name__}.{{}}".format)
+    near = did_you_mean(name, _names, shown=f"{__name__}.{{}}".format)
     hint = f"; {near}" if near else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 

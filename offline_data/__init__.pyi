@@ -93,7 +93,6 @@ from .torchrl.offline_to_online import (
     OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
 )
 from .torchrl.offline_to_online import prefill_replay_buffer as prefill_replay_buffer
-from .torchrl.split_trajs import split_trajs as split_trajs
 from .torchrl.storages import LazyMemmapStorage as LazyMemmapStorage
 from .torchrl.storages import LazyStackStorage as LazyStackStorage
 from .torchrl.storages import LazyTensorStorage as LazyTensorStorage
@@ -106,6 +105,7 @@ from .torchrl.tensordict_buffer import (
     TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
 )
 from .torchrl.tensordict_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+from .torchrl.trajectories import split_trajs as split_trajs
 from .torchrl.writers import RoundRobinWriter as RoundRobinWriter
 from .torchrl.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from .torchrl.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter

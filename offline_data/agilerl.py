@@ -1,6 +1,6 @@
 """AgileRL's names: transitions, and batches of a buffer for a `DataLoader`.
 
-All but `to_transition` are public names of `offline_data`, too.
+All but `to_transition` can be imported from `offline_data`, too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from offline_data.buffers.buffer import Buffer
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows.indexing import positive
 from offline_data.rows.keys import KeyLike, as_key
+
+__all__ = ["ReplayDataset", "Transition", "to_tensordict", "to_torch_tensor", "to_transition"]
 
 
 def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> torch.Tensor:

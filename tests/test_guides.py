@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
 
+import offline_data
 from tests.documented import ROOT, follow, read
 from tests.pipeline.export.conftest import flat_batch
 from tests.slow import slow_but
@@ -42,6 +44,16 @@ def test_the_page(
         write_tokenizer(tmp_path)
         (tmp_path / "stories.jsonl").write_text('{"text": "the cat sat on the mat"}\n')
     follow(read(page), environment)
+
+
+def test_the_lines_that_help_begins_with(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, _, lines = (offline_data.__doc__ or "").partition("\n\n")
+    code, _, _ = lines.partition("\n\n`")
+    printed = follow(f"```python\n{dedent(code)}\n```\n", environment)
+    assert printed.startswith("torch.Size([256, 11])\nDatasetView d4rl:hopper-medium-v2@")
 
 
 @pytest.mark.slow

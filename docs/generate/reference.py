@@ -42,7 +42,8 @@ def pages() -> dict[str, str]:
     head = page(
         "# Python",
         "`import offline_data` has all names; modules are imported on first use, so that the import itself takes "
-        "milliseconds and needs neither torch nor numpy. Parameters with one meaning are explained once: "
+        "milliseconds and needs neither torch nor numpy. Names of TorchRL's are listed by `offline_data.torchrl`, "
+        "those of AgileRL's by `offline_data.agilerl`. Parameters with one meaning are explained once: "
         "`settings`, `root` and `progress` in [Contributing](../contributing.md), those of `load_dataset` "
         "[there](load-and-sample.md#offline_data.load_dataset).",
         *lines,

@@ -178,7 +178,7 @@ def _differs(name: str) -> str:
     about = (ast.get_docstring(nodes[name]) or "").partition("\n")[0]  # type: ignore[arg-type] # a class
     guide = (ROOT / "docs/guides/torchrl.md").read_text("utf-8")
     (cell,) = re.findall(rf"^\| `{name}` \| (.+) \|$", guide, re.MULTILINE)
-    head = f"TorchRL's class has this name here, too: `from offline_data import {name}`."
+    head = f"TorchRL's class has this name here, too: `from offline_data.torchrl import {name}`."
     return page(head, about, *cell.split("<br>")).rstrip()
 
 

@@ -100,7 +100,7 @@ _CLASSES = {  # without a public name, with objects in pickles, by module
     "torchrl.storages.trajectory_index": "TrajectoryIndex",
 }
 _MODULES = {name: module for module, names in _CLASSES.items() for name in names.split()}
-_PUBLIC = frozenset(import_module("offline_data").__all__)
+_PUBLIC = frozenset(import_module("offline_data")._names)
 _NEW = copyreg.__newobj__  # type: ignore[attr-defined]
 _names: dict[type, str] = {}
 

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 ROWS = 40
-PUBLIC = {name: getattr(offline_data, name) for name in offline_data.__all__}
+PUBLIC = {name: getattr(offline_data, name) for name in vars(offline_data)["_names"]}
 """Names of expressions in tables."""
 
 

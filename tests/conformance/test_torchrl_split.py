@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.torchrl.split_trajs import split_trajs
+from offline_data.torchrl.trajectories import split_trajs
 from tests.same import assert_same
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

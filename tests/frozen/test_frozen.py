@@ -17,7 +17,9 @@ from typing import Any, get_origin
 import pytest
 
 import offline_data
+import offline_data.agilerl
 import offline_data.plugins
+import offline_data.torchrl
 from tests.cli.conftest import Cli
 from tests.frozen import commands, conversions, exports, loading, values
 from tests.frozen.recorded import GOLDEN, compare, compare_names
@@ -95,12 +97,16 @@ def test_every_verb_is_run_and_fails(verb: str) -> None:
     assert codes - {0}, f"`{verb}` has no command line in COMMANDS that fails"
 
 
+MODULES = [offline_data, offline_data.agilerl, offline_data.plugins, offline_data.torchrl]
+"""Where public names are."""
+
+
 def test_help(cli: Cli, folder: Path) -> None:
     found = {verb: cli(*verb.split(), "--help").out.splitlines() for verb in commands.HELP}
     compare("texts", "help", found)
 
 
-@pytest.mark.parametrize("module", [offline_data, offline_data.plugins])
+@pytest.mark.parametrize("module", MODULES)
 def test_public_names(module: ModuleType) -> None:
     found = {}
     for name in module.__all__:
@@ -127,7 +133,7 @@ def test_no_name_is_stale() -> None:
     """Last in the file: where files are written anew, others have been recorded before."""
     known = {file: {*names} for file, names in CASES.items()}
     known |= {"json": {*commands.COMMANDS}, "texts": {*commands.COMMANDS, "help"}}
-    known["names"] = {"offline_data", "offline_data.plugins"}
+    known["names"] = {module.__name__ for module in MODULES}
     known["digests"] = {"partial of public objects"}
     for file, names in known.items():
         compare_names(file, names)

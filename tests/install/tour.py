@@ -82,7 +82,7 @@ def names() -> dict[str, str | None]:
     import offline_data
 
     found: dict[str, str | None] = {}
-    for name in offline_data.__all__:
+    for name in vars(offline_data)["_names"]:
         try:
             found[name] = getattr(offline_data, name) and None
         except Exception as error:  # noqa: BLE001 - it is the result

@@ -20,8 +20,8 @@ from offline_data.rows.state import load_tree, save_tree
 from offline_data.rows.storage import DatasetStorage
 from offline_data.torchrl import storages
 from offline_data.torchrl.buffer import ReplayBuffer
-from offline_data.torchrl.split_trajs import split_trajs
 from offline_data.torchrl.tensordict_buffer import TensorDictReplayBuffer
+from offline_data.torchrl.trajectories import split_trajs
 from tests.buffers.test_damaged_checkpoints import sealed
 from tests.refusals import Refusals
 from tests.rows.derived.conftest import Episode, Sets
