@@ -117,6 +117,11 @@ def say(note: str, mode: Mode = Mode.HUMAN) -> None:
         _print(redact(note), sys.stderr)
 
 
+def show_blocks(blocks: Sequence[Block]) -> None:
+    """Print blocks on stderr, before a question about them."""
+    _print_blocks(blocks, sys.stderr)
+
+
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
     """Show planned changes on stderr, and ask unless `yes`; raises `UsageError` if it cannot."""
     if mode is Mode.HUMAN or not yes:
@@ -132,17 +137,53 @@ def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) ->
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def choose(question: str, options: Sequence[str], hint: str, *, yes: bool) -> str:
-    """Ask the user to choose an option by number; raises `UsageError` without a terminal."""
+def can_ask(mode: Mode) -> bool:
+    """Return True if all streams are terminals and the output is for people."""
+    return mode is Mode.HUMAN and all(
+        stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
+    )
+
+
+def choose(
+    question: str, options: Sequence[str], hint: str, *, yes: bool, default: str | None = None
+) -> str:
+    """Ask the user to choose an option by number; raises `UsageError` without a terminal.
+
+    An empty answer is the default, and an error without one.
+    """
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(question, hint=hint)
+    number = "" if default is None else str(options.index(default) + 1)
+    (chosen,) = _read_numbers(question, options, hint, number)[:1]
+    return chosen
+
+
+def choose_several(question: str, options: Sequence[str]) -> list[str]:
+    """Ask the user to choose options by their numbers."""
+    return _read_numbers(question, options, "", None)
+
+
+def _read_numbers(
+    question: str, options: Sequence[str], hint: str, default: str | None
+) -> list[str]:
+    """Ask for the number of an option, or for several; `default` is None if there may be several."""
+    _print(f"{question}.", sys.stderr)
     for number, option in enumerate(options, 1):
         _print(f"{number:3}  {option}", sys.stderr)
-    _print(f"{question}. Number [1-{len(options)}]: ", sys.stderr, end="")
-    answer = sys.stdin.readline().strip()
-    if not answer.isdecimal() or not 1 <= int(answer) <= len(options):
-        raise UsageError(f"{answer!r} is not a number from 1 to {len(options)}", hint=hint)
-    return options[int(answer) - 1]
+    what = "Numbers, such as 1,2" if default is None else "Number"
+    shown = f" (default: {default})" if default else ""
+    answer = ask(f"{what} [1-{len(options)}]{shown}", default or "")
+    numbers = re.split(r"[,\s]+", answer) if default is None else [answer]
+    for one in numbers:
+        if not one.isdecimal() or not 1 <= int(one) <= len(options):
+            raise UsageError(f"{one!r} is not a number from 1 to {len(options)}", hint=hint)
+    return [options[int(one) - 1] for one in numbers]
+
+
+def ask(question: str, default: str) -> str:
+    """Ask the user for a line; an empty one is the default."""
+    _print(f"{question}: ", sys.stderr, end="")
+    return sys.stdin.readline().strip() or default
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from offline_data.buffers.dataset import Dataset
     from offline_data.formats.base import ActionKind
     from offline_data.formats.files.mapping import FileMapping
-    from offline_data.formats.files.proposal import Inspection
     from offline_data.formats.options import TextOptions
     from offline_data.formats.search import CatalogDataset
+    from offline_data.pipeline.ingest.inspection import Inspection
     from offline_data.pipeline.jobs.executors import Executor
     from offline_data.store.arrays import Style
     from offline_data.store.layout import AuditMode, LayoutName
@@ -341,8 +341,9 @@ def inspect_files(path: str | os.PathLike[str]) -> Inspection:
 
     ```python
     found = offline_data.inspect_files("recorded.h5")
-    print(found.toml)  # also says what the file does not tell
-    offline_data.convert("recorded.h5", "mine", mapping=found.mapping)
+    print(found)  # arrays, and questions about what the file does not tell
+    mapping = found.answer(final_observation="missing", ends="truncated")
+    offline_data.convert("recorded.h5", "mine", mapping=mapping)
     ```
 
     Raises:

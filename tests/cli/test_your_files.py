@@ -73,12 +73,14 @@ def test_a_question_is_asked_on_a_terminal(
     cli("convert", str(file), "--inspect", "--out", str(out))
     asked = []
 
-    def choose(question: str, options: list[str], hint: str, *, yes: bool) -> str:
+    def choose(
+        question: str, options: list[str], hint: str, *, yes: bool, default: str | None
+    ) -> str:
         asked.append(question)
-        assert (hint, yes) == ("", False)
+        assert (hint, yes, default) == ("", False, None)
         return options[0]
 
-    monkeypatch.setattr("offline_data_cli.commands.download.choose", choose)
+    monkeypatch.setattr("offline_data_cli.commands.own_files.choose", choose)
     ran = cli("convert", str(file), "toy", "--mapping", str(out), "--json")
     assert ran.code == 0
     assert len(asked) == 1

@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.config import Settings, TransferLimits, user_path
-from offline_data.base.errors import OfflineDataError, UsageError
+from offline_data.base.errors import FormatError, OfflineDataError, UsageError
 from offline_data.base.files import parse_bytes, write_user_file
 from offline_data.base.ids import DatasetId
 from offline_data.document.blocks import fields_of, non_empty, table
 from offline_data_cli import complete
+from offline_data_cli.commands.own_files import (
+    ask_for_mapping,
+    ask_for_name,
+    ask_question,
+    inspect_own_files,
+)
 from offline_data_cli.conversion import ConversionOptions, Given, parse_options
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import (
@@ -27,12 +33,12 @@ from offline_data_cli.options import (
     argument,
     option,
 )
-from offline_data_cli.render import choose
+from offline_data_cli.render import can_ask, choose
 from offline_data_cli.result import Lines, Result, combine
 
 if TYPE_CHECKING:
-    from offline_data.formats.files.proposal import Inspection
     from offline_data.pipeline import ingest
+    from offline_data.pipeline.ingest.inspection import Inspection
     from offline_data.pipeline.ingest.shard_plan import ShardPlan
     from offline_data.pipeline.jobs.executors import Executor
     from offline_data.pipeline.preprocess.worker import JobPlan
@@ -210,11 +216,18 @@ def convert(
 
     if inspect:
         return _inspection_result(ingest.inspect_files(user_path(path, "PATH")), out)
+    place = user_path(path, "PATH")
+    asks = can_ask(context.mode) and not (context.yes or dry_run or plan_only or source)
+    asks = asks and given["mapping"] is None
+    own, file = None, None
     if (name is None) == (out is None):
-        raise UsageError(
-            "Missing argument 'NAME'" if name is None else "Give either NAME or --out NAME",
-            hint="`offline-data convert PATH --inspect` lists what is in PATH",
-        )
+        own = inspect_own_files(place) if asks else None
+        if own is None:
+            raise UsageError(
+                "Missing argument 'NAME'" if name is None else "Give either NAME or --out NAME",
+                hint="`offline-data convert PATH --inspect` lists what is in PATH",
+            )
+        name, file = name or ask_for_name(place), out
     name = name or out or ""
     text_has_splits = bool(given["tokenizer"]) or source in {"hf", "text"}
     options = parse_options(context, given, split_of_text=text_has_splits)
@@ -251,16 +264,18 @@ def convert(
             return ask_for_split(place, replace(options, split=chosen))
         except MappingQuestionError as asked:
             try:
-                line = choose(asked.why, asked.lines, "", yes=context.yes)
+                value = ask_question(asked, yes=context.yes)
             except UsageError:  # not interactive
                 raise asked from None
-            value = list(asked.choices)[asked.lines.index(line)]
+            if value is None or options.mapping is None:
+                raise
+            mapping = asked.answered(options.mapping, value)
             context.progress.note(f'the mapping would say: {asked.place} = "{value}"')
-            mapping = options.mapping and options.mapping.with_answer(asked.place, value)
             return ask_for_split(place, replace(options, mapping=mapping))
 
     try:
-        return ask_for_split(user_path(path, "PATH"))
+        if own is None:
+            return ask_for_split(place)
     except FolderOfDatasetsError as several:
         by_name = {str(found.relative_to(several.path)): found for found in several.found}
         try:
@@ -270,12 +285,22 @@ def convert(
         except UsageError:  # not interactive
             raise several from None
         return ask_for_split(by_name[chosen])
+    except FormatError:
+        own = inspect_own_files(place) if asks else None
+        if own is None:
+            raise
+    mapping = ask_for_mapping(context, own, name, file)
+    if mapping is None:
+        return Result(None, ("nothing was converted",), code=1)
+    return ask_for_split(place, replace(options, mapping=mapping))
 
 
 def _inspection_result(found: "Inspection", out: str | None) -> Result:
     """Return arrays as a table if the mapping goes to a file, else the mapping, with them as comments."""
     questions = [
-        {"place": each.place, "why": each.why, "choices": each.choices} for each in found.questions
+        {"place": each.place, "why": each.why, "choices": each.choices}
+        | ({"places": each.places} if each.places else {})
+        for each in found.questions
     ]
     data = {**vars(found), "mapping": found.mapping.to_json(), "questions": questions, "out": out}
     if out is None:
@@ -287,7 +312,7 @@ def _inspection_result(found: "Inspection", out: str | None) -> Result:
         for each in found.arrays
     ]
     columns = "name shape:text dtype least:number most:number looks_like"
-    notes = [f"{each.why}: choose a line in {out}" for each in found.questions]
+    notes = [f"{each.why}: choose a line in {out}" for each in found.questions if not each.several]
     return Result(data, (table(columns, arrays),), (str(out),), notes)
 
 

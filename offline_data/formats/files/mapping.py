@@ -201,25 +201,56 @@ class MappingQuestionError(UsageError):
         place: Field of the mapping: `final_observation`.
         why: The question, as a sentence.
         choices: Meaning of each value.
+        places: Fields of those values that belong to another one.
+        likely: Value that is probably right, if any.
     """
 
-    def __init__(self, place: str, why: str, choices: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        place: str,
+        why: str,
+        choices: Mapping[str, str],
+        places: Mapping[str, str] | None = None,
+        likely: str | None = None,
+    ) -> None:
         self.place, self.why, self.choices = place, why, choices
+        self.places, self.likely = places or {}, likely
         lines = "\n".join(self.lines)
         super().__init__(f"{why}\nAdd one of these lines to the mapping, above [leaves]:\n{lines}")
 
     @property
+    def name(self) -> str:
+        """Name of the argument of `Inspection.answer`; that of `ends.otherwise` is `ends`."""
+        return "ends" if self.place == "ends.otherwise" else self.place.rpartition(".")[2]
+
+    @property
+    def optional(self) -> bool:
+        """Whether a mapping is complete without it."""
+        return self.place == "autoreset"
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one of the choices can be the answer: arrays of one leaf."""
+        return self.place.startswith("leaves.")
+
+    @property
     def lines(self) -> list[str]:
         """The possible lines, with a comment each."""
-        width = max(map(len, self.choices)) + 2
+        places = [self.places.get(value, self.place) for value in self.choices]
+        starts = [f"{place} = " for place in places]
+        width = max(len(one) + len(value) for one, value in zip(starts, self.choices, strict=True))
         return [
-            f"{self.place} = {json.dumps(value):{width}}  # {meaning}"
-            for value, meaning in self.choices.items()
+            f"{start + json.dumps(value):{width + 2}}  # {meaning}"
+            for start, (value, meaning) in zip(starts, self.choices.items(), strict=True)
         ]
+
+    def answered(self, mapping: FileMapping, value: str) -> FileMapping:
+        """Return a mapping with the line of a choice."""
+        return mapping.with_answer(self.places.get(value, self.place), value)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the choices when pickled."""
-        return type(self), (self.place, self.why, self.choices)
+        return type(self), (self.place, self.why, self.choices, self.places, self.likely)
 
 
 def read_mapping(given: str | os.PathLike[str] | Mapping[str, Any] | FileMapping) -> FileMapping:

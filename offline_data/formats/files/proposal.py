@@ -20,6 +20,7 @@ from offline_data.formats.base import PART_BYTES
 from offline_data.formats.files.episodes import find_parts, open_files
 from offline_data.formats.files.layout import PARTS, Layout
 from offline_data.formats.files.mapping import Ends, FileMapping, MappingQuestionError, dump_toml
+from offline_data.formats.files.questions import LEAVES, Answer, Answers, ask_for_ends, ask_for_leaf
 from offline_data.formats.files.rows import order_of
 from offline_data.raw.arrays import natural
 from offline_data.raw.arrow import is_saved
@@ -87,9 +88,8 @@ class FoundArray:
     """Its meaning by its name, or the reason why it cannot be read; empty: not known."""
 
 
-@pickled_by_name
 @dataclass(frozen=True)
-class Inspection:
+class Proposal:
     """Arrays of files, and the mapping that is proposed for them."""
 
     path: Path
@@ -106,22 +106,35 @@ class Inspection:
     """The mapping as a file to edit, with the arrays and questions as comments."""
 
 
-def inspect_arrays(path: Path, source: str | None) -> Inspection:
-    """List the arrays of a file or folder and propose a mapping; raises `FormatError`."""
+def inspect_arrays(
+    path: Path, source: str | None, given: Mapping[str, Answer] | None = None
+) -> Proposal:
+    """List the arrays of a file or folder and propose a mapping, with answers to its questions by name.
+
+    Raises `FormatError`, and `UsageError` for an answer to what is not asked, or that is not a choice.
+    """
+    answers = Answers(given or {})
     with open_files(path) as arrays:
         each = _find_each(arrays)
         parts = find_parts(arrays, each)
         with arrays.below(parts[0]) if parts else nullcontext(arrays) as first:
             roles = _roles_of(first)
             found = [_describe(first, n, column, roles[n]) for n, column in first.columns.items()]
+            roles, unnamed = _ask_for_leaves(first, roles, answers)
             rows, asked = _find_parts_rows(arrays, parts, roles)
-            mapping, questions, problem = _propose(first, roles, each, rows)
-    questions = [*asked, *questions]
+            mapping, questions, problem = _propose(first, roles, each, rows, answers)
+    questions = [*unnamed, *asked, *questions]
+    for question in asked:
+        settled = answers.settle(question, mapping)
+        if settled is not None:
+            mapping = settled
+            questions.remove(question)
+    answers.check(whole=not (unnamed or problem))  # else there will be more questions
     names = tuple(parts)
     lines = [*_table(path, each, names, found), ""]
     if source:
         lines[:0] = [f"# Without a mapping, it is read as {source}: offline-data convert PATH NAME"]
-    for question in questions:
+    for question in questions[len(unnamed) :]:
         lines += [
             *_comment(f"{question.why}. Choose a line:"),
             *(f"# {one}" for one in question.lines),
@@ -130,7 +143,7 @@ def inspect_arrays(path: Path, source: str | None) -> Inspection:
     lines += _comment(problem) if problem else []
     text = "\n".join(lines) + "\n"
     text += dump_toml(mapping)
-    return Inspection(path, source, names, tuple(found), mapping, tuple(questions), text)
+    return Proposal(path, source, names, tuple(found), mapping, tuple(questions), text)
 
 
 def _find_each(arrays: Arrays) -> str | None:
@@ -230,7 +243,7 @@ def _describe(arrays: Arrays, name: str, column: NamedArray, role: str) -> Found
 
 
 def _propose(
-    arrays: Arrays, roles: Mapping[str, str], each: str | None, parts: Any
+    arrays: Arrays, roles: Mapping[str, str], each: str | None, parts: Any, answers: Answers
 ) -> tuple[FileMapping, list[MappingQuestionError], str]:
     """Return a mapping, the lines that it lacks, and what is wrong with it."""
     seen = {name for name, role in roles.items() if role == "observation"}
@@ -276,14 +289,32 @@ def _propose(
         if "episode" in more and order_of(arrays.read(more["episode"]).reshape(-1)) is not None:
             variant = replace(variant, interleaved=True)
         try:
-            found, questions = _complete(arrays, variant, wanted)
+            found, questions = _complete(arrays, variant, wanted, answers)
         except OfflineDataError as error:
             problem = problem or ". ".join(filter(None, (error.message, error.shell_hint)))
             continue
         if each is None:
-            questions += _ask_for_resets(arrays, found, questions)
+            for question in _ask_for_resets(arrays, found, questions):
+                settled = answers.settle(question, found)
+                found, questions = settled or found, questions + [question] * (settled is None)
         return found, questions, ""
     return mapping, [], problem
+
+
+def _ask_for_leaves(
+    arrays: Arrays, roles: dict[str, str], answers: Answers
+) -> tuple[dict[str, str], list[MappingQuestionError]]:
+    """Return the roles with the arrays that answers give to leaves without any, and what is open."""
+    open_ = []
+    for leaf in LEAVES:
+        known = {leaf, "state", "image"} if leaf == "observation" else {leaf}
+        if known & {*roles.values()}:
+            continue
+        for question in ask_for_leaf(leaf, arrays, roles):
+            chosen = answers.arrays(question)
+            roles = {**roles, **dict.fromkeys(chosen, leaf)}
+            open_ += [] if chosen else [question]
+    return roles, open_
 
 
 def _find_parts_rows(
@@ -315,7 +346,7 @@ def _find_parts_rows(
         return None, []
     if number is None and open_end:
         why = "Flags end episodes inside parts, and the last row of a part has none"
-        return "episodes", [MappingQuestionError("parts", why, PARTS)]
+        return "episodes", [MappingQuestionError("parts", why, PARTS, likely="episodes")]
     return "table" if continues else "episodes", []
 
 
@@ -324,7 +355,7 @@ def _ask_for_resets(
 ) -> list[MappingQuestionError]:
     """Return the question about rows of automatic resets, where the observations show some."""
     for question in answered:
-        mapping = mapping.with_answer(question.place, next(iter(question.choices)))
+        mapping = question.answered(mapping, next(iter(question.choices)))
     layout = Layout(arrays, mapping)
     names = mapping.keys.get(("observation",), ())
     if len(names) != 1 or layout.padded or layout.final not in {"missing", "next_array"}:
@@ -377,7 +408,7 @@ def _has_padding(arrays: Arrays, roles: Mapping[str, str]) -> bool:
 
 
 def _complete(
-    arrays: Arrays, mapping: FileMapping, wanted: Mapping[str, str]
+    arrays: Arrays, mapping: FileMapping, wanted: Mapping[str, str], answers: Answers
 ) -> tuple[FileMapping, list[MappingQuestionError]]:
     """Return a mapping with all arrays that fit, and what it lacks; raises `UsageError`.
 
@@ -389,9 +420,14 @@ def _complete(
         try:
             layout = Layout(arrays, answered)
             break
-        except MappingQuestionError as question:
-            questions.append(question)
-            answered = answered.with_answer(question.place, next(iter(question.choices)))
+        except MappingQuestionError as asked:
+            question = _name_columns(arrays, answered, asked)
+            settled = answers.settle(question, mapping)
+            if settled is None:
+                questions.append(question)
+                answered = question.answered(answered, next(iter(question.choices)))
+            else:
+                mapping, answered = settled, answers.settle(question, answered) or answered
     if answered.final_observation is None:
         mapping = replace(mapping, final_observation=layout.final)
     leaves, episodes = dict(mapping.leaves), {}
@@ -408,6 +444,17 @@ def _complete(
             if column.shape[:1] in {(len(layout.lengths),), ()}:
                 episodes[leaf] = name
     return replace(mapping, leaves=leaves, episodes=episodes), questions
+
+
+def _name_columns(
+    arrays: Arrays, mapping: FileMapping, asked: MappingQuestionError
+) -> MappingQuestionError:
+    """Return a question, with the arrays that could be the answer to where episodes end."""
+    if asked.place != "parts" or mapping.each is not None:
+        return asked
+    used = {name for names in mapping.keys.values() for name in names}
+    action = next(names[0] for key, names in mapping.keys.items() if key[0] == "action")
+    return ask_for_ends(arrays, used, arrays.columns[action].shape[0]) or asked
 
 
 def _leaves(

@@ -4,7 +4,6 @@ from offline_data.formats.options import ALL_SPLITS, Options, TextOptions
 from offline_data.pipeline.ingest.convert import (
     ConvertPlan,
     convert,
-    inspect_files,
     plan_convert,
     plan_convert_for_workers,
 )
@@ -16,6 +15,7 @@ from offline_data.pipeline.ingest.download import (
     plan_download,
     plan_for_workers,
 )
+from offline_data.pipeline.ingest.inspection import inspect_files, preview_files
 from offline_data.pipeline.ingest.resolve import (
     SeveralSplitsError,
     known_names,
@@ -42,4 +42,5 @@ __all__ = [
     "plan_convert_for_workers",
     "plan_download",
     "plan_for_workers",
+    "preview_files",
 ]

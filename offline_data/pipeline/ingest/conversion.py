@@ -7,7 +7,7 @@ are sent between processes; only publishing is left to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,10 @@ from offline_data.store.publish import publish
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch
     from offline_data.fetch.files import RemoteFile
-    from offline_data.formats.files.proposal import Inspection
+    from offline_data.formats.files.mapping import FileMapping
+    from offline_data.formats.files.preview import Preview
+    from offline_data.formats.files.proposal import Proposal
+    from offline_data.formats.files.questions import Answer
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Conversion:
             source = get_source(adapter) if adapter else source_accepting(self.path)
             return source.name, source.release_of(self.path, name)
 
-    def inspect(self) -> Inspection:
+    def inspect(self, answers: Mapping[str, Answer]) -> Proposal:
         """List its arrays, and propose a mapping of them."""
         from offline_data.formats.files.proposal import inspect_arrays
 
@@ -82,10 +85,18 @@ class Conversion:
                 known = source_accepting(self.path, inspecting=True).name
             except OfflineDataError as error:
                 refusal = error if isinstance(error, FormatError) else refusal
-            found = inspect_arrays(self.path, known)
+            found = inspect_arrays(self.path, known, answers)
             if not found.arrays:
                 raise refusal
             return found
+
+    def preview(self, mapping: FileMapping, rows: int) -> Preview:
+        """Read the first rows of the first episode by a mapping."""
+        from offline_data.formats.files.preview import preview
+
+        limit_memory()
+        with blaming(self.path):
+            return preview(self.path, mapping, rows)
 
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it."""
@@ -153,9 +164,13 @@ class ConversionProcess:
         """
         return cast("tuple[str, Release]", self._ask("describe", adapter, name))
 
-    def inspect(self) -> Inspection:
+    def inspect(self, answers: Mapping[str, Answer]) -> Proposal:
         """Return its arrays and a mapping of them; raises `FormatError` if it has none."""
-        return cast("Inspection", self._ask("inspect"))
+        return cast("Proposal", self._ask("inspect", dict(answers)))
+
+    def preview(self, mapping: FileMapping, rows: int) -> Preview:
+        """Return the first rows of the first episode; raises `MappingQuestionError` for an open question."""
+        return cast("Preview", self._ask("preview", mapping, rows))
 
     def open(self, opened: Callable[[Path], RawDataset]) -> RawDescription:
         """Open it by an importable function, `partial(open_release, …)`; raises `FormatError`."""

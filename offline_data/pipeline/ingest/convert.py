@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import IntegrityError, UsageError
@@ -17,9 +16,8 @@ from offline_data.base.progress import SILENT, Progress
 from offline_data.formats.corrections import defects_of
 from offline_data.formats.fingerprint import SAMPLED
 from offline_data.formats.options import Options
-from offline_data.formats.registry import check_plain
 from offline_data.pipeline.ingest.build import Build, BuildJob
-from offline_data.pipeline.ingest.conversion import ConversionProcess, open_release
+from offline_data.pipeline.ingest.conversion import open_release
 from offline_data.pipeline.ingest.resolve import resolve_path
 from offline_data.pipeline.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.pipeline.ingest.shards import clear_published, convert_shards, convert_whole
@@ -28,9 +26,6 @@ from offline_data.store.copies import write_copy
 from offline_data.store.layout import LayoutName
 from offline_data.store.library import Entry, Stored, entry_at, find, has_manifest, remove
 from offline_data.store.publish import dataset_lock, publish, staging_folder
-
-if TYPE_CHECKING:
-    from offline_data.formats.files.proposal import Inspection
 
 
 def convert(
@@ -128,13 +123,6 @@ def plan_convert(
         free_bytes(settings.root),
         opened.warnings,
     )
-
-
-def inspect_files(path: Path) -> Inspection:
-    """List a path's arrays in a child process, propose a mapping; raises as `read_head` does."""
-    check_plain(path)
-    with ConversionProcess(path) as process:
-        return process.inspect()
 
 
 def plan_convert_for_workers(

@@ -72,7 +72,7 @@ def convert_here(patch: pytest.MonkeyPatch) -> None:
     for name in (
         "resolve",
         "download",
-        "convert",
+        "inspection",
         "shards",
     ):  # the package has functions of these names
         patch.setattr(
