@@ -1,4 +1,6 @@
-"""A read-only server of pages about the datasets under a root, for the browser of the same user.
+"""A server of pages about the datasets under a root, for the browser of the same user.
+
+It changes nothing but the marks of episodes.
 
 It listens on the loopback address only, and answers only requests that have the cookie which its
 secret address sets and that name its own address as host, so that neither other users of the
@@ -9,15 +11,19 @@ part of a path: datasets are looked up among those found under the root.
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
+
+import numpy as np
 
 from offline_data.analysis.checks.registry import select_rules
 from offline_data.analysis.checks.run import run_checks
@@ -25,33 +31,54 @@ from offline_data.analysis.episodes import episode_quality
 from offline_data.analysis.info import entry_info, schema_table
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.config import Settings
-from offline_data.base.errors import AccessError, NotFoundError, OfflineDataError
+from offline_data.base.decode import decode
+from offline_data.base.errors import (
+    AccessError,
+    FormatError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
 from offline_data.base.files import human_bytes
+from offline_data.base.json import parse_json
 from offline_data.base.plurals import plural
 from offline_data.document.html import Html, as_html, element, render, table_of
 from offline_data.reports.pages import sections
-from offline_data.reports.pages.distributions import leaf_parts, spread_parts
-from offline_data.reports.pages.episodes import example_episodes, read_episode
-from offline_data.reports.pages.page import (
-    icon,
-    page,
-    page_of_sections,
-    section,
-    security_policy,
+from offline_data.reports.pages.distributions import leaf_parts
+from offline_data.reports.pages.episodes import read_episode, read_frames
+from offline_data.reports.pages.page import icon, page, section, security_policy
+from offline_data.reports.pages.table import document_table, episode_table, quality_table
+from offline_data.reports.pages.texts import Decode, ShownDocuments, is_text
+from offline_data.reports.pages.viewer import (
+    dataset_data,
+    episode_data,
+    findings_data,
+    frames_data,
+    marks_data,
+    viewer_page,
 )
-from offline_data.reports.pages.player import article, episode_list, player
-from offline_data.reports.pages.texts import Decode, is_text, text_parts
 from offline_data.store.library import Entry, list_datasets, list_local
 from offline_data.store.manifest import Manifest
+from offline_data.store.marks import read_marks, write_marks
 from offline_data.store.reader import open_reader
 
 _T = TypeVar("_T")
 
+
+@dataclass(frozen=True)
+class _GivenMark:
+    number: int
+    mark: Literal["", "good", "bad", "unsure"]
+    note: str
+
+
 LOOPBACK = "127.0.0.1"
 
-_PICTURES, _PICTURE_BYTES = 400, 6 << 20  # of each image leaf of an episode, bytes of all
-_EPISODES = 50  # episodes on a page of their table
-_AT_ONCE = 1 << 29  # bytes of a dataset whose statistics are computed without a click
+_LEAST_SIDE, _MOST_SIDE = 32, 1280  # longer side of a picture in pixels
+_MOST_FRAMES = 64  # of a camera in one answer
+_MOST_LISTED = 200_000  # episodes in the list
+_MOST_POSTED = 1 << 16  # bytes of a mark with its note
+_AT_ONCE = 1 << 29  # bytes of a dataset that is checked and measured without a click
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -126,7 +153,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with a page, a part of one, or an error."""
         address = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(address.query).items()}
+        query = _query(address.query)
         if self.headers.get("Host") not in self.server.hosts:
             self._refuse(f"This server is reached at {LOOPBACK} only.")
         elif address.path.startswith("/open/"):
@@ -136,23 +163,33 @@ class _DatasetHandler(BaseHTTPRequestHandler):
         elif address.path not in _PAGES:
             self._fail(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
-            try:
-                self._answer(HTTPStatus.OK, _PAGES[address.path](self.server, query))
-            except NotFoundError as error:
-                self._fail(HTTPStatus.NOT_FOUND, error.message)
-            except OfflineDataError as error:
-                self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message)
-            except Exception as error:  # noqa: BLE001 - a page shows it; the server continues
-                message = f"unexpected {type(error).__name__}: {error}"
-                self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, message)
+            self._respond(lambda: _PAGES[address.path](self.server, query))
 
     do_HEAD = do_GET  # noqa: N815 - names that the standard library calls
 
     def do_POST(self) -> None:
-        """Refuse: the server changes nothing."""
-        self._fail(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD.", {"Allow": "GET, HEAD"})
+        """Keep the mark of an episode; refuse everything else."""
+        address = urlsplit(self.path)
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get("Host") not in self.server.hosts or not self._has_cookie():
+            self._refuse("Open the address that `offline-data browse` printed.")
+        elif address.path != "/part/marks":
+            self._refuse_method()
+        elif (
+            self.headers.get("Content-Type") != "application/json"
+        ):  # as no form of another page can
+            self._fail(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected application/json.")
+        elif not (length.isascii() and length.isdigit() and int(length) <= _MOST_POSTED):
+            self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Expected the mark of one episode.")
+        else:
+            content, query = self.rfile.read(int(length)), _query(address.query)
+            self._respond(lambda: _keep_mark(self.server, query.get("id", ""), content))
 
-    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = do_POST  # noqa: N815
+    def do_PUT(self) -> None:
+        """Refuse."""
+        self._refuse_method()
+
+    do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = do_PUT  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -176,6 +213,24 @@ class _DatasetHandler(BaseHTTPRequestHandler):
         onward = icon() + element("meta", http_equiv="refresh", content="0; url=/")
         self._answer(HTTPStatus.OK, f"<!doctype html>{onward}".encode(), {"Set-Cookie": cookie})
 
+    def _respond(self, answer: Callable[[], bytes]) -> None:
+        """Answer with what is returned, or the error that is raised."""
+        try:
+            self._answer(HTTPStatus.OK, answer())
+        except NotFoundError as error:
+            self._fail(HTTPStatus.NOT_FOUND, error.message)
+        except (UsageError, FormatError) as error:
+            self._fail(HTTPStatus.BAD_REQUEST, error.message)
+        except OfflineDataError as error:
+            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message)
+        except Exception as error:  # noqa: BLE001 - a page shows it; the server continues
+            message = f"unexpected {type(error).__name__}: {error}"
+            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, message)
+
+    def _refuse_method(self) -> None:
+        allowed = {"Allow": "GET, HEAD"}
+        self._fail(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD.", allowed)
+
     def _refuse(self, message: str) -> None:
         self._fail(HTTPStatus.FORBIDDEN, message)
 
@@ -195,7 +250,8 @@ class _DatasetHandler(BaseHTTPRequestHandler):
     ) -> None:
         self.send_response(status)
         policy = f"{security_policy(served=True)}; frame-ancestors 'none'"
-        fixed = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
+        kind = "application/json" if isinstance(content, _Json) else "text/html; charset=utf-8"
+        fixed = {"Content-Type": kind, "Content-Security-Policy": policy}
         for name, value in {**_HEADERS, **fixed, **(headers or {})}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
@@ -235,100 +291,125 @@ def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
 def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     entry = server.entry(query.get("id", ""))
     info, name, reader = entry_info(entry), str(entry.id), open_reader(entry.path)
-    asked = f"(reads {human_bytes(entry.bytes)})" * (entry.bytes > _AT_ONCE)
-    listed = _later(_address("part/episodes", name, page=query.get("page", "0")))
-    address = _address("part/episode", name)
-    parts = {
-        "state": ("Overview", sections.state(info)),
-        "findings": (
-            "Findings",
-            _later(_address("part/findings", name), asked and f"Check the dataset {asked}"),
-        ),
-        "episodes": (
-            "Episodes",
-            Html() if is_text(reader) else player(reader, listed, address=address),
-        ),
-        "distributions": (
-            "Texts" if is_text(reader) else "Returns, lengths and leaves",
-            _later(_address("part/distributions", name), asked and f"Compute {asked}"),
-        ),
-        "leaves": ("Schema", render(schema_table(info))),
-        "metadata": ("Metadata", sections.metadata(info)),
+    data = dataset_data(reader, info)
+    if data["kind"] == "text":
+        documents = server.compute_once("documents", entry, lambda: ShownDocuments.of(reader))
+        listed = np.arange(min(len(documents.lengths), _MOST_LISTED))
+        data["columns"] = document_table(reader, documents.lengths[listed])
+    else:
+        listed = np.arange(min(reader.episode_count, _MOST_LISTED))
+        data["columns"] = episode_table(reader, listed)
+    asked = f" (reads {human_bytes(entry.bytes)})" * (entry.bytes > _AT_ONCE)
+    parts = ("episode", "frames", "document", "findings", "quality", "leaves", "marks")
+    marks = read_marks(entry.path, entry.manifest)
+    data |= {
+        "listed": len(listed),
+        "marks": marks_data(marks),
+        "note": marks.ignored,
+        "asked": asked,
+        "served": {part: _address(f"part/{part}", name) for part in parts},
     }
-    return page_of_sections(name, parts, links=[("/", "All datasets")], served=True)
-
-
-def _later(address: str, label: str = "") -> Html:
-    """Return the place of a part that the script of the page loads, at a click if it has a label."""
-    if not label:
-        return element("div", data_load=address)
-    return element("div", element("button", label, type="button", data_ask=address))
+    return viewer_page(info, data, served=True)
 
 
 def _episode_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     reader = open_reader(server.entry(query.get("id", "")).path)
-    number = _number(query, "number")
-    return article(read_episode(reader, number, pictures=_PICTURES, budget=_PICTURE_BYTES)).encode()
+    return _json(episode_data(read_episode(reader, _number(query, "number"), pictures=0)))
 
 
-def _distributions_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+def _frames_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    reader = open_reader(server.entry(query.get("id", "")).path)
+    first, stop = _number(query, "first"), _number(query, "stop")
+    steps = np.arange(first, stop, max(1, _number(query, "every")))[:_MOST_FRAMES]
+    camera = _number(query, "camera") if "camera" in query else None
+    side = min(max(_number(query, "side"), _LEAST_SIDE), _MOST_SIDE)
+    found = read_frames(reader, _number(query, "number"), steps, side, camera)
+    return _json({one.key: frames_data(one) for one in found})
+
+
+def _document_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    entry = server.entry(query.get("id", ""))
+    reader = open_reader(entry.path)
+    documents = server.compute_once("documents", entry, lambda: ShownDocuments.of(reader))
+    decode = server.find_decoder(entry.manifest)
+    return documents.show(_number(query, "number"), decode).encode()
+
+
+def _leaves_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     entry = server.entry(query.get("id", ""))
 
     def describe() -> Html:
         reader = open_reader(entry.path)
+        schema = as_html((element("h3", "Schema"), render(schema_table(entry_info(entry)))))
         if is_text(reader):
-            return text_parts(reader, server.find_decoder(entry.manifest))
-        stats, middle = dataset_stats(reader), [*example_episodes(reader)]
-        leaves = leaf_parts(reader, stats, middle[len(middle) // 2])
-        return as_html((spread_parts(reader, stats), leaves))
+            decoded = server.find_decoder(entry.manifest) is not None
+            return as_html((ShownDocuments.of(reader).summary(decoded=decoded), schema))
+        return as_html((leaf_parts(reader, dataset_stats(reader), 0), schema))
 
-    return server.compute_once("distributions", entry, describe).encode()
+    return server.compute_once("leaves", entry, describe).encode()
 
 
 def _findings_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     entry = server.entry(query.get("id", ""))
     workers = server.settings.workers
 
-    def check() -> Html:
-        return sections.findings(run_checks([entry.path], select_rules(), workers=workers))
+    def check() -> bytes:
+        return _json(findings_data(run_checks([entry.path], select_rules(), workers=workers)))
 
-    return server.compute_once("findings", entry, check).encode()
+    return server.compute_once("findings", entry, check)
 
 
-def _episodes_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+def _quality_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     entry = server.entry(query.get("id", ""))
-    reader, first = open_reader(entry.path), _number(query, "page") * _EPISODES
-    stop = min(first + _EPISODES, reader.episode_count)
 
-    pages = [
-        element(
-            "a",
-            label,
-            href=_address("dataset", str(entry.id), page=at // _EPISODES) + Html("#episodes"),
-        )
-        for label, at in (("Previous", first - _EPISODES), ("Next", stop))
-        if 0 <= at < reader.episode_count and at != first
-    ]
-    counted = f"{first:,} to {stop - 1:,} of {reader.episode_count:,}"
-    bar = element("div", element("span", counted, class_="soft"), pages, class_="pages")
-    quality = server.compute_once("quality", entry, lambda: episode_quality(reader))
-    found = episode_list(reader, range(first, stop), quality)
-    return as_html((found, bar if pages else None)).encode()
+    def measure() -> bytes:
+        reader = open_reader(entry.path)
+        listed = np.arange(min(reader.episode_count, _MOST_LISTED))
+        return _json(quality_table(episode_quality(reader), listed))
+
+    return server.compute_once("quality", entry, measure)
+
+
+def _keep_mark(server: DatasetServer, dataset: str, content: bytes) -> bytes:
+    """Write the mark and the note of an episode; raises `FormatError` or `UsageError` as it is."""
+    entry, given = (
+        server.entry(dataset),
+        decode(_GivenMark, parse_json(content, "The mark"), "The mark"),
+    )
+    mark = given.mark or None
+    write_marks(
+        entry.path, entry.manifest, lambda marks: marks.with_mark(given.number, mark, given.note)
+    )
+    return _json({"kept": given.number})
 
 
 _PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes]] = {
     "/": _list_page,
     "/dataset": _dataset_page,
-    "/part/distributions": _distributions_part,
+    "/part/document": _document_part,
     "/part/episode": _episode_part,
-    "/part/episodes": _episodes_part,
     "/part/findings": _findings_part,
+    "/part/frames": _frames_part,
+    "/part/leaves": _leaves_part,
+    "/part/quality": _quality_part,
 }
+
+
+class _Json(bytes):
+    """An answer that is not HTML."""
+
+
+def _json(value: Any) -> bytes:
+    return _Json(json.dumps(value, allow_nan=False, separators=(",", ":")).encode())
 
 
 def _address(path: str, dataset: str, **query: object) -> str:
     more = "".join(f"&{name}={quote(str(value))}" for name, value in query.items())
     return f"/{path}?id={quote(dataset, safe='')}{more}"
+
+
+def _query(text: str) -> dict[str, str]:
+    return {name: values[-1] for name, values in parse_qs(text).items()}
 
 
 def _number(query: Mapping[str, str], name: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from offline_data.document.html import Html, element
 from offline_data.reports.pages.page import data_block
@@ -80,21 +80,30 @@ def heat(
     array = np.asarray(values, np.float64)
     every = -(-array.size // HEAT_CELLS)
     array, steps = array[:, ::every], np.asarray(steps)[::every]
-    array = np.where(np.isfinite(array), array, np.nan)
-    low = np.fmin.reduce(array, 1)[:, None]
-    high = np.fmax.reduce(array, 1)[:, None]
-    with np.errstate(invalid="ignore", over="ignore"):
-        part = (array / 2 - low / 2) / np.where(high > low, high / 2 - low / 2, 1)
-        codes = np.where(np.isnan(part), 255, np.rint(254 * np.nan_to_num(part))).astype(np.uint8)
+    low, high, codes = byte_levels(array)
     data = {
         "x": "step",
         "steps": numbers(steps),
         "labels": list(labels),
         "low": numbers(low),
         "high": numbers(high),
-        "codes": base64.b64encode(codes.tobytes()).decode(),
+        "codes": codes,
     }
     return _chart("heat", title, note or "each row from its least to its greatest value", data)
+
+
+def byte_levels(values: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], str]:
+    """Return the least and greatest value of each row `[rows, n]`, and 254 levels between, in base64.
+
+    The level 255 is a value that is not finite.
+    """
+    array = np.where(np.isfinite(values), values, np.nan)
+    low = np.fmin.reduce(array, 1)[:, None]
+    high = np.fmax.reduce(array, 1)[:, None]
+    with np.errstate(invalid="ignore", over="ignore"):
+        part = (array / 2 - low / 2) / np.where(high > low, high / 2 - low / 2, 1)
+        codes = np.where(np.isnan(part), 255, np.rint(254 * np.nan_to_num(part))).astype(np.uint8)
+    return low, high, base64.b64encode(codes.tobytes()).decode()
 
 
 def ranges(

@@ -1,12 +1,12 @@
-"""Parts of an episode as people look at them: curves, pictures and texts, bounded in size."""
+"""An episode as people look at it: curves, pictures and texts, bounded in size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,17 @@ from offline_data.reports.pictures import (
 from offline_data.store.names import feature_names
 from offline_data.store.reader import DatasetReader
 
+if TYPE_CHECKING:
+    from offline_data.analysis.episodes import EpisodeQuality
+
+RETURN_SO_FAR = "return so far"  # key of the sum of the rewards up to a step
+
 MOST_LEAVES = 6  # leaves of curves, of pictures and of texts that are shown, each
 
-_MOST_TEXTS = 8
+_MOST_TEXTS = 400  # changes of a text in an episode
 SIDE = 160  # length in pixels to which the longer side of a picture is reduced
-_EXACT = 64 * 64  # pixels of a picture that is not compressed with loss
+_OUTLIERS, _EXTREME = 8, 4  # episodes that an example begins with: outliers, and of each end
+_EXACT = 48 * 48  # pixels of a picture that is not compressed with loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +51,12 @@ class Frames:
 
 
 @dataclass(frozen=True, eq=False)
-class ExampleEpisode:
-    """Steps `[first, stop)` of an episode."""
+class ShownEpisode:
+    """Parts of an episode that a page shows."""
 
     number: int
-    length: int  # transitions of the whole episode, as is the next field of it
-    returned: float
-    terminated: bool
-    truncated: bool
+    length: int  # transitions
     final_observation: bool
-    first: int
-    stop: int
     steps: NDArray[np.int64]  # steps that have a point in each curve
     curves: tuple[Curves, ...]
     frames: tuple[Frames, ...]
@@ -64,95 +65,118 @@ class ExampleEpisode:
     notes: tuple[str, ...]  # a sentence for each value that is not shown
 
 
-def example_episodes(reader: DatasetReader) -> dict[int, str]:
-    """Return numbers of up to three episodes, ascending by return, and why each was chosen.
+def example_episodes(
+    reader: DatasetReader, quality: EpisodeQuality | None = None, *, seed: int = 0
+) -> Iterator[int]:
+    """Yield each episode once: outliers, the best and worst by return, and all others at random.
 
-    They are those of the lowest, the median and the highest return; if all are alike or none is
-    finite, the first three.
+    The first 24 are at most 8 with the most outliers, 4 of the greatest and 4 of the least return,
+    and some at random, so that those come early that people look at first.
     """
+    count, seen = reader.episode_count, dict[int, None]()
+    if quality is not None:
+        outliers = quality["outliers"]
+        most = quality.order("outliers")[:_OUTLIERS]
+        seen |= dict.fromkeys(most[outliers[most] > 0].tolist())
     returns = np.asarray(reader.episodes[("return",)], np.float64)
     known = np.flatnonzero(np.isfinite(returns))
-    if len(known) == 0 or returns[known].min() == returns[known].max():
-        return dict.fromkeys(range(min(3, len(returns))), "")
-    order = known[np.argsort(returns[known], kind="stable")].tolist()
-    chosen = {order[0]: "lowest return"}
-    if len(order) > 2:
-        chosen[order[len(order) // 2]] = "median return"
-    return {**chosen, order[-1]: "highest return"}
+    if len(known) and returns[known].min() < returns[known].max():
+        order = known[np.argsort(returns[known], kind="stable")]
+        seen |= dict.fromkeys([*order[::-1][:_EXTREME].tolist(), *order[:_EXTREME].tolist()])
+    yield from seen
+    for place in map(int, np.random.default_rng(seed).permutation(count)):
+        if place not in seen:
+            yield place
+
+
+def curve_leaves(reader: DatasetReader) -> list[Key]:
+    """Return the leaves that are drawn as curves: rewards, actions, observations, then all others."""
+    images = {leaf.key for leaf in image_leaves(reader).values()}
+    numeric = [
+        key
+        for key, leaf in all_leaves(reader).items()
+        if is_numeric(leaf) and key not in images and 0 < prod(leaf.shape) <= MOST_FEATURES
+    ]
+    order = ["action", "observation"]
+    return sorted(
+        numeric, key=lambda key: (key != REWARD, *(key[0] != name for name in order), key)
+    )
 
 
 def read_episode(
     reader: DatasetReader,
     number: int,
-    first: int = 0,
-    stop: int | None = None,
     *,
     points: int = MOST_POINTS,
     pictures: int = 40,
     side: int = SIDE,
     budget: int = 1 << 20,
-) -> ExampleEpisode:
-    """Read steps `[first, stop)` of an episode, by default all; its number counts from 0.
+) -> ShownEpisode:
+    """Read an episode; its number counts from 0.
 
     Each curve has at most `points` steps, each image leaf `pictures`, evenly spaced, the first and
     the last among the points. A picture's longer side is reduced to `side` pixels; there are fewer
     where all of them would take more than `budget` bytes. Raises `NotFoundError` without such an
-    episode or step, `FormatError` if an image cannot be decoded.
+    episode, `FormatError` if an image cannot be decoded.
     """
     if not 0 <= number < reader.episode_count:
         raise NotFoundError(f"{reader.manifest.id} has no episode {number}")
     length = int(reader.lengths[number])
-    stop = length if stop is None else min(stop, length)
-    if not 0 <= first < stop <= length:
-        raise NotFoundError(f"Episode {number} has {plural(length, 'step')}, not {first}")
-    steps, begin = space_evenly(first, stop, points), int(reader.starts[number])
-    leaves = all_leaves(reader)
+    steps, begin = space_evenly(0, length, points), int(reader.starts[number])
     images = [leaf.key for leaf in image_leaves(reader).values()]
-    numeric = [
-        key
-        for key, leaf in leaves.items()
-        if is_numeric(leaf) and key not in images and 0 < prod(leaf.shape) <= MOST_FEATURES
-    ]
-    texts = [key for key, leaf in leaves.items() if leaf.text]
+    numeric = curve_leaves(reader)
+    texts = [key for key, leaf in all_leaves(reader).items() if leaf.text]
     frames: tuple[Frames, ...] = ()
     notes = []
-    try:
-        share = budget // max(1, min(MOST_LEAVES, len(images)))
-        frames = tuple(
-            _frames(reader, key, begin, space_evenly(first, stop, pictures), side, share)
-            for key in images[:MOST_LEAVES]
-        )
-        shown = min((len(one.steps) for one in frames), default=stop - first)
-        if shown < stop - first:
-            notes.append(
-                f"This page has {shown} of {plural(stop - first, 'frame')} of each camera. "
-                f"`offline-data view {reader.manifest.id} {number}` writes a film with all of them."
+    if pictures:
+        try:
+            share = budget // max(1, min(MOST_LEAVES, len(images)))
+            frames = tuple(
+                _frames(reader, key, begin, space_evenly(0, length, pictures), side, share)
+                for key in images[:MOST_LEAVES]
             )
-    except MissingDependencyError as error:
-        notes.append(f"No pictures: {error.message} ({error.hint})")
-    numeric.sort(key=lambda key: (key != REWARD, key[0] != "action", key))
+            shown = min((len(one.steps) for one in frames), default=length)
+            if shown < length:
+                notes.append(
+                    f"This page has {shown} of {plural(length, 'frame')} of each camera. "
+                    f"`offline-data view {reader.manifest.id} {number}` writes a film with all of "
+                    "them."
+                )
+        except MissingDependencyError as error:
+            notes.append(f"No pictures: {error.message} ({error.hint})")
     for what, keys in (("pictures", images), ("curves", numeric), ("texts", texts)):
         if left := keys[MOST_LEAVES:]:
             notes.append(f"Without {what} here: {', '.join(map(join_key, left))}")
-
-    def of_episode(name: str) -> Any:
-        return np.asarray(reader.episodes[(name,)])[number].item()
-
-    return ExampleEpisode(
+    final = bool(np.asarray(reader.episodes[("final_observation",)])[number])
+    if not final:
+        notes.append("The last observation of this episode is unknown.")
+    return ShownEpisode(
         number,
         length,
-        of_episode("return"),
-        of_episode("terminated"),
-        of_episode("truncated"),
-        of_episode("final_observation"),
-        first,
-        stop,
+        final,
         steps,
-        _curves(reader, numeric[:MOST_LEAVES], number, stop, steps),
+        _curves(reader, numeric[:MOST_LEAVES], number, length, steps),
         frames,
-        tuple(_texts(reader, key, begin, first, stop) for key in texts[:MOST_LEAVES]),
+        tuple(_texts(reader, key, begin, length) for key in texts[:MOST_LEAVES]),
         tuple(notes),
     )
+
+
+def read_frames(
+    reader: DatasetReader, number: int, steps: NDArray[np.int64], side: int, camera: int | None
+) -> list[Frames]:
+    """Read pictures of some steps of an episode, of one camera or all, as a page shows them.
+
+    Raises `NotFoundError` without such an episode, step or camera, and as `read_episode`.
+    """
+    images = [leaf.key for leaf in image_leaves(reader).values()][:MOST_LEAVES]
+    chosen = images if camera is None else images[camera : camera + 1]
+    if not 0 <= number < reader.episode_count or not chosen or not len(steps):
+        raise NotFoundError(f"{reader.manifest.id} has no such frames")
+    if not 0 <= steps.min() <= steps.max() < reader.lengths[number]:
+        raise NotFoundError(f"Episode {number} has {plural(int(reader.lengths[number]), 'step')}")
+    begin = int(reader.starts[number])
+    return [_frames(reader, key, begin, steps, side, None) for key in chosen]
 
 
 def _curves(
@@ -168,18 +192,23 @@ def _curves(
         if key == REWARD:
             every = np.asarray(reader.step(key)[begin : begin + stop], np.float64).ravel()
             found.append(
-                Curves("return so far", ("",), episode, steps, np.cumsum(every)[steps][None])
+                Curves(RETURN_SO_FAR, ("",), episode, steps, np.cumsum(every)[steps][None])
             )
     return tuple(found)
 
 
 def _frames(
-    reader: DatasetReader, key: Key, begin: int, steps: NDArray[np.int64], side: int, budget: int
+    reader: DatasetReader,
+    key: Key,
+    begin: int,
+    steps: NDArray[np.int64],
+    side: int,
+    budget: int | None,
 ) -> Frames:
     """Return pictures of at most `budget` bytes, unless one takes more."""
     pixels, note = read_pictures(reader, key, begin + steps, side)
-    files = [_encode(picture) for picture in pixels]
-    while len(files) > 1 and sum(len(content) for _, content in files) > budget:
+    files = [_encode(picture, fast=budget is None) for picture in pixels]
+    while budget and len(files) > 1 and sum(len(content) for _, content in files) > budget:
         files, steps = files[::2], steps[::2]
     return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note)
 
@@ -214,20 +243,22 @@ def _downscale(picture: NDArray[Any], step: int) -> NDArray[Any]:
     return np.asarray((blocks.sum(2, dtype=np.uint64) // step**2).astype(picture.dtype))
 
 
-def _encode(picture: NDArray[np.uint8]) -> tuple[str, bytes]:
-    """Return a picture as WebP: exact if it is small, where every pixel is seen."""
+def _encode(picture: NDArray[np.uint8], *, fast: bool = False) -> tuple[str, bytes]:
+    """Return a picture as WebP, exact if it is small, where every pixel is seen; `fast`: as JPEG."""
     exact = picture.shape[0] * picture.shape[1] <= _EXACT
+    if fast and not exact:
+        return "image/jpeg", encode_image(picture, "jpeg", quality=85)
     options = {"lossless": True} if exact else {"method": 1}
     return "image/webp", encode_image(picture, "webp", quality=75, **options)
 
 
 def _texts(
-    reader: DatasetReader, key: Key, begin: int, first: int, stop: int
+    reader: DatasetReader, key: Key, begin: int, length: int
 ) -> tuple[str, tuple[tuple[int, str | None], ...]]:
-    rows = np.arange(begin + first, begin + stop)
-    codes = np.asarray(reader.values_at(key, rows)).reshape(stop - first, -1)
+    rows = np.arange(begin, begin + length)
+    codes = np.asarray(reader.values_at(key, rows)).reshape(length, -1)
     changes = np.flatnonzero((codes[1:] != codes[:-1]).any(axis=1)) + 1
     at = np.concatenate([[0], changes])[:_MOST_TEXTS]
     words = reader.as_text(key, codes[at])
     shown = [", ".join(str(word) for word in row if word is not None) or None for row in words]
-    return join_key(key), tuple(zip((at + first).tolist(), shown, strict=True))
+    return join_key(key), tuple(zip(at.tolist(), shown, strict=True))

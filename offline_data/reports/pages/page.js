@@ -1,6 +1,6 @@
 "use strict";
-// Draws the charts of a page from the JSON in it; plays episodes; sorts and filters tables; loads
-// parts of a page that its server sends apart.
+// Draws the charts of a page from the JSON in it, sorts and filters tables, and loads parts of a page
+// that its server sends apart.
 
 const LEFT = 50, RIGHT = 10, TOP = 8, BOTTOM = 34, LETTER = 6.4, LEAST = 13;
 
@@ -84,15 +84,10 @@ class Chart {
     this.places = [];
     this[this.data.kind]();
     this.cursor = shape("line", { y1: TOP, y2: height - BOTTOM, class: "cursor", visibility: "hidden" }, this.svg);
-    this.now = shape("line", { y1: TOP, y2: height - BOTTOM, class: "now", visibility: "hidden" }, this.svg);
     this.svg.addEventListener("pointermove", event => {
       const box = this.svg.getBoundingClientRect();
       this.height_at = event.clientY - box.top;
       this.point(this.nearest(event.clientX - box.left));
-    });
-    this.svg.addEventListener("click", event => {
-      const at = this.nearest(event.clientX - this.svg.getBoundingClientRect().left);
-      this.plot.dispatchEvent(new CustomEvent("seek", { bubbles: true, detail: this.data.steps?.[at] }));
     });
     this.svg.addEventListener("pointerleave", () => this.point(-1));
     this.svg.addEventListener("blur", () => this.point(-1));
@@ -103,17 +98,6 @@ class Chart {
       event.stopPropagation();
       this.point(Math.min(this.places.length - 1, Math.max(0, (this.shown ?? -1) + way)));
     });
-    if (this.step !== undefined) this.seek(this.step);
-  }
-
-  // Mark a step of the episode that is playing.
-  seek(step) {
-    this.step = step;
-    if (!this.now || !this.data.steps) return;
-    const x = this.x(step);
-    this.now.setAttribute("visibility", "visible");
-    this.now.setAttribute("x1", x);
-    this.now.setAttribute("x2", x);
   }
 
   // Scales from data to pixels, axes with ticks and their labels.
@@ -285,116 +269,6 @@ class Chart {
   }
 }
 
-class Player {
-  constructor(place) {
-    this.place = place;
-    this.stage = place.querySelector(".stage");
-    this.button = place.querySelector(".play");
-    this.slider = place.querySelector("input");
-    this.fps = Number(place.dataset.fps);
-    this.step = 0;
-    this.button.addEventListener("click", () => this.play(!this.timer));
-    this.slider.addEventListener("input", () => this.seek(Number(this.slider.value)));
-    this.stage.addEventListener("seek", event => this.seek(event.detail));
-    document.addEventListener("keydown", event => this.key(event));
-    addEventListener("hashchange", () => this.open());
-    this.open(place.querySelector("[data-episode]")?.dataset.episode ?? (place.dataset.address ? "0" : undefined));
-  }
-
-  // Show the episode and the time that the address names.
-  async open(first) {
-    const named = new URLSearchParams(location.hash.slice(1)), number = named.get("episode") ?? first;
-    if (number === undefined || !/^\d{1,15}$/.test(number)) return;
-    if (number !== this.article?.dataset.episode) await this.show(number);
-    const time = Number(named.get("t") ?? 0);
-    if (this.article && (named.has("t") || named.has("episode") || first)) this.seek(Math.round(time * this.fps), named.has("episode"));
-  }
-
-  async show(number) {
-    this.play(false);
-    const find = () => [...this.stage.children].find(one => one.dataset.episode === number);
-    if (!find() && this.place.dataset.address) {
-      const holder = document.createElement("div");
-      this.stage.replaceChildren(holder);
-      holder.dataset.load = `${this.place.dataset.address}&number=${number}`;
-      await load(holder);
-      if (holder.parentElement !== this.stage) return;
-      if (holder.querySelector("article")) holder.replaceWith(holder.querySelector("article"));
-    }
-    this.article = find();
-    for (const one of this.stage.querySelectorAll("article")) one.hidden = one !== this.article;
-    this.mark();
-    if (!this.article) {
-      this.time(this.stage.textContent.trim() && this.place.dataset.address ? "" : `Episode ${number} is not in this file.`);
-      return;
-    }
-    this.length = Number(this.article.dataset.length);
-    this.slider.max = this.length - 1;
-    this.cameras = [...this.article.querySelectorAll(".camera")].map(camera => {
-      const data = JSON.parse(camera.querySelector("script").textContent);
-      return { ...data, image: camera.querySelector("img") };
-    });
-  }
-
-  // Mark the episode that is shown in the list, which may arrive later.
-  mark() {
-    for (const link of this.place.querySelectorAll(".episodes a"))
-      link.setAttribute("aria-current", link.hash === `#episode=${this.article?.dataset.episode}`);
-  }
-
-  time(said) { this.place.querySelector(".time").textContent = said; }
-
-  seek(step, named = true) {
-    if (!this.article || !Number.isFinite(step)) return;
-    this.step = Math.min(this.length - 1, Math.max(0, step));
-    this.slider.value = this.step;
-    const seconds = Number((this.step / this.fps).toFixed(3));
-    this.time(`step ${brief(this.step)} of ${brief(this.length)}, ${seconds.toFixed(2)} s`);
-    for (const { image, steps, files, kind } of this.cameras) {
-      let at = 0;
-      while (at + 1 < steps.length && steps[at + 1] <= this.step) at++;
-      image.src = `data:${kind};base64,${files[at]}`;
-    }
-    for (const plot of this.article.querySelectorAll(".plot")) plot.chart.seek(this.step);
-    if (named && !this.timer) history.replaceState(null, "", `#episode=${this.article.dataset.episode}&t=${seconds}`);
-  }
-
-  play(so) {
-    cancelAnimationFrame(this.timer);
-    this.timer = undefined;
-    this.button.textContent = so ? "Pause" : "Play";
-    if (!so) { this.seek(this.step, this.moved); return; }
-    if (this.step >= this.length - 1) this.seek(0);
-    this.moved = true;
-    const begin = performance.now() - this.step / this.fps * 1000;
-    const tick = now => {
-      this.seek(Math.max(0, Math.floor((now - begin) / 1000 * this.fps + 1e-6)));
-      if (this.step >= this.length - 1) this.play(false);
-      else this.timer = requestAnimationFrame(tick);
-    };
-    this.timer = requestAnimationFrame(tick);
-  }
-
-  key(event) {
-    if (!this.article || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest("input:not([type=range]), select, textarea")) return;
-    if (event.key === " " && event.target.closest("button, a, summary")) return;
-    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key], other = { j: 1, k: -1 }[event.key];
-    if (event.key === " ") this.play(!this.timer);
-    else if (way) { this.play(false); this.moved = true; this.seek(this.step + way); }
-    else if (other) this.neighbour(other);
-    else return;
-    event.preventDefault();
-  }
-
-  neighbour(way) {
-    const links = [...this.place.querySelectorAll('.episodes a[href^="#episode="]')];
-    const here = links.findIndex(link => link.hash === `#episode=${this.article.dataset.episode}`);
-    const next = links[here + way];
-    if (next) location.hash = next.hash;
-  }
-}
-
 const UNITS = { B: 1, KiB: 1024, MiB: 1048576, GiB: 1073741824, TiB: 1099511627776 };
 
 // Value of a cell to sort by: a number with its unit, or text.
@@ -453,10 +327,8 @@ function page(table, first) {
 
 function start(part) {
   for (const plot of part.querySelectorAll(".plot")) plot.chart ??= new Chart(plot);
-  for (const table of part.querySelectorAll("table")) { sortable(table); page(table, 0); }
+  for (const table of part.querySelectorAll(":is(section, .sheet) table")) { sortable(table); page(table, 0); }
   for (const place of part.querySelectorAll("[data-load]")) load(place);
-  for (const place of part.querySelectorAll(".player")) place.player = new Player(place);
-  part.closest?.(".player")?.player?.mark();
   for (const button of part.querySelectorAll("button[data-ask]"))
     button.addEventListener("click", () => {
       button.disabled = true;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -45,56 +45,52 @@ def page(
     links: Iterable[tuple[str, str]] = (),
     served: bool = False,
 ) -> bytes:
-    """Return a whole page with its style and script in it, UTF-8.
+    """Return a whole page of text and charts; see `document`.
 
-    The page states a content security policy under which a browser loads nothing for it, except
-    from the server of a `served` page, which its script may ask for more, and runs no script but
-    the page's own. `title` is its first heading, too; for `content` see `element`; `links` are
-    addresses and texts in the head of the page.
+    `title` is its first heading, too; for `content` see `element`; `links` are addresses and texts in
+    the head of the page.
     """
-    style, script = _asset("page.css"), _asset("page.js")
+    toggle = element("button", "Theme", id="theme", type="button", title="Light or dark")
+    navigation = element("nav", (element("a", name, href=to) for to, name in links))
+    return document(
+        title,
+        element("header", element("h1", title), toggle, navigation),
+        element("main", content),
+        element("footer", "Made by offline-data"),
+        served=served,
+    )
+
+
+def document(
+    title: str, *content: object, class_: str | None = None, served: bool = False
+) -> bytes:
+    """Return an HTML document with its style and script in it, UTF-8.
+
+    It states a content security policy under which a browser loads nothing for it, except from the
+    server of a `served` page, which its script may ask for more, and runs no script but the page's
+    own.
+    """
+    policy = Html(security_policy(served))
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element(
-            "meta", http_equiv="Content-Security-Policy", content=Html(security_policy(served))
-        ),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", title),
         icon(),
-        element("style", style),
+        element("style", _style()),
     )
-    toggle = element("button", "Theme", id="theme", type="button", title="Light or dark")
-    navigation = element("nav", (element("a", name, href=to) for to, name in links))
     body = element(
         "body",
-        element("header", element("h1", title), toggle, navigation),
-        element("main", content),
-        element("noscript", element("p", "Charts need JavaScript.")),
-        element("footer", "Made by offline-data"),
-        element("script", script),
+        content,
+        element("noscript", element("p", "This page needs JavaScript.")),
+        element("script", _script()),
+        class_=class_,
     )
     whole = element("html", head, body, lang="en")
     return f"<!doctype html>\n{whole}\n".encode("utf-8", "replace")
-
-
-def page_of_sections(
-    title: str,
-    parts: Mapping[str, tuple[str, Html]],
-    *,
-    links: Iterable[tuple[str, str]] = (),
-    served: bool = False,
-) -> bytes:
-    """Return a page of sections, heading and content by id, with links to them; empty ones are omitted."""
-    shown = {name: part for name, part in parts.items() if part[1]}
-    return page(
-        title,
-        (section(name, heading, content) for name, (heading, content) in shown.items()),
-        links=[*links, *((f"#{name}", heading) for name, (heading, _) in shown.items())],
-        served=served,
-    )
 
 
 def icon() -> Html:
@@ -113,8 +109,9 @@ def security_policy(served: bool) -> str:
     rules = {
         "default-src": "'none'",
         "img-src": f"data:{own}",
-        "style-src": _digest(_asset("page.css")),
-        "script-src": _digest(_asset("page.js")),
+        "style-src": _digest(_style()),
+        "script-src": _digest(_script()),
+        "media-src": own.strip() or "'none'",
         **({"connect-src": "'self'"} if served else {}),
         "base-uri": "'none'",
         "form-action": own.strip() or "'none'",
@@ -123,8 +120,17 @@ def security_policy(served: bool) -> str:
 
 
 @cache
-def _asset(name: str) -> Html:
-    return Html((files(__package__) / name).read_text(encoding="utf-8"))
+def _style() -> Html:
+    return _assets("page.css", "viewer.css")
+
+
+@cache
+def _script() -> Html:
+    return _assets("page.js", "list.js", "viewer.js")
+
+
+def _assets(*names: str) -> Html:
+    return Html("".join((files(__package__) / name).read_text(encoding="utf-8") for name in names))
 
 
 def _digest(content: str) -> str:

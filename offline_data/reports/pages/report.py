@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
 from offline_data.analysis.checks.registry import select_rules
 from offline_data.analysis.checks.run import run_checks
 from offline_data.analysis.episodes import episode_quality
@@ -9,22 +15,30 @@ from offline_data.analysis.info import entry_info, schema_table
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.errors import UsageError
 from offline_data.base.files import human_bytes
+from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
-from offline_data.document.html import as_html, element, render
-from offline_data.reports.pages import sections
-from offline_data.reports.pages.distributions import leaf_parts, spread_parts
+from offline_data.document.html import Html, as_html, element, render
+from offline_data.reports.pages.distributions import leaf_parts
 from offline_data.reports.pages.episodes import example_episodes, read_episode
-from offline_data.reports.pages.page import page_of_sections
-from offline_data.reports.pages.player import article, episode_list, player
-from offline_data.reports.pages.texts import Decode, is_text, text_parts
+from offline_data.reports.pages.table import document_table, episode_table, quality_table
+from offline_data.reports.pages.texts import Decode, ShownDocuments, is_text
+from offline_data.reports.pages.viewer import (
+    dataset_data,
+    episode_data,
+    findings_data,
+    marks_data,
+    viewer_page,
+)
 from offline_data.store.library import Entry
-from offline_data.store.reader import open_reader
+from offline_data.store.marks import read_marks
+from offline_data.store.reader import DatasetReader, open_reader
 
-# Bytes of all pictures of a report. Charts and texts are bounded, too: a report of a dataset with
-# fewer than a few hundred leaves takes at most 5 MiB.
-PICTURE_BYTES = 3 << 20
+# Bytes of the episodes in a report. Its table and charts are bounded, too: a report of a dataset with
+# fewer than a few hundred leaves takes at most about 8 MiB.
+EPISODES_BYTES = 4 << 20
+_LEAST_EPISODES = 12  # among which the bytes of pictures are divided
 
-MOST_LISTED = 100  # episodes in the table of a report
+MOST_LISTED = 10_000  # episodes in the table of a report
 
 # Bytes of the pictures of a page of one episode, their number for each camera, and their longer
 # side: so that the page can be mailed.
@@ -34,72 +48,56 @@ EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
 def report_page(
     entry: Entry,
     *,
+    episodes: Sequence[int] | None = None,
     workers: int = 1,
     progress: Progress = SILENT,
     decode: Decode | None = None,
+    budget: int = EPISODES_BYTES,
 ) -> bytes:
     """Return a page about a dataset; reads it three times, in bounded memory.
 
-    The page loads nothing, and names no folder of this machine. `decode` turns tokens of a text
-    dataset into text; None: their numbers are shown. Raises `ManifestError` or `FormatError` if a
-    file is missing or damaged.
+    The page loads nothing, and names no folder of this machine. It plays `episodes`, with fewer
+    frames if they are many; None: outliers, the best and worst by return and others at random, as
+    many as fit `budget` bytes. `decode` turns tokens of a text dataset into text; None: their
+    numbers are shown. Raises `ManifestError` or `FormatError` if a file is missing or damaged,
+    `NotFoundError` without such an episode.
     """
     reader = open_reader(entry.path)
     info = entry_info(entry)
-    if is_text(reader):
-        found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
-        return page_of_sections(
-            info.id,
-            {
-                "state": ("Overview", sections.state(info, found)),
-                "findings": ("Findings", sections.findings(found)),
-                "texts": ("Texts", text_parts(reader, decode)),
-                "leaves": ("Leaves", render(schema_table(info))),
-                "metadata": ("Metadata", sections.metadata(info)),
-            },
-        )
-    stats = dataset_stats(reader, progress)
     found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
-    chosen = example_episodes(reader)
-    budget = PICTURE_BYTES // (len(chosen) + 1)
-    shown = [read_episode(reader, number, budget=budget) for number in chosen]
-    middle = shown[len(shown) // 2]
-    quality = episode_quality(reader, progress)
-    unusual = quality.order("outliers")[:MOST_LISTED].tolist()
-    numbers = sorted([*dict.fromkeys([*chosen, *unusual])][:MOST_LISTED])
-    listed = as_html(
-        (
-            episode_list(reader, numbers, quality, playable=chosen),
-            element(
-                "p",
-                f"{len(numbers)} of {reader.episode_count:,} episodes: those that can be played here, "
-                "and those with the most outliers.",
-                class_="soft",
-            )
-            if len(numbers) < reader.episode_count
-            else None,
-        )
-    )
-    articles = [article(one, why) for one, why in zip(shown, chosen.values(), strict=True)]
-    parts = {
-        "state": ("Overview", sections.state(info, found)),
-        "findings": ("Findings", sections.findings(found)),
-        "cameras": (f"Cameras, episode {middle.number}", sections.strips(middle)),
-        "returns": ("Returns and lengths", spread_parts(reader, stats)),
-        "episodes": ("Episodes", player(reader, listed, articles)),
-        "leaves": (
-            "Leaves",
-            as_html(
-                (
-                    leaf_parts(reader, stats, middle.number),
-                    element("h3", "Schema"),
-                    render(schema_table(info)),
-                )
-            ),
-        ),
-        "metadata": ("Metadata", sections.metadata(info)),
+    data = {
+        **dataset_data(reader, info),
+        "findings": findings_data(found),
+        "marks": marks_data(read_marks(entry.path, entry.manifest)),
     }
-    return page_of_sections(info.id, parts)
+    if is_text(reader):
+        documents = ShownDocuments.of(reader)
+        count = len(documents.lengths)
+        numbers = episodes or np.random.default_rng(0).permutation(count).tolist()
+        shown = _embed(numbers, lambda n: documents.show(n, decode), budget, episodes is None)
+        listed = np.arange(min(count, MOST_LISTED))
+        table = document_table(reader, documents.lengths)
+        leaves = as_html((documents.summary(decoded=decode is not None), _schema(info)))
+    else:
+        stats = dataset_stats(reader, progress)
+        quality, count = episode_quality(reader, progress), reader.episode_count
+        numbers = episodes or example_episodes(reader, quality)
+        each = budget // max(_LEAST_EPISODES, len(episodes or ()))
+
+        def read(number: int) -> dict[str, Any]:
+            return episode_data(read_episode(reader, number, budget=each))
+
+        shown = _embed(numbers, read, budget, episodes is None)
+        listed = _listed(reader, shown, quality.order("outliers"))
+        table = [*episode_table(reader, listed), *quality_table(quality, listed)]
+        middle = next(iter(shown))
+        leaves = as_html((leaf_parts(reader, stats, middle), _schema(info)))
+    return viewer_page(
+        info,
+        {**data, "listed": listed.tolist(), "columns": table, "shown": shown},
+        leaves=leaves,
+        note=_said(len(shown), len(listed), count, chosen=episodes is None),
+    )
 
 
 def episode_page(entry: Entry, number: int) -> bytes:
@@ -116,10 +114,49 @@ def episode_page(entry: Entry, number: int) -> bytes:
     )
     media = sum(len(content) for one in shown.frames for _, content in one.files)
     size = f"Images in this file: {human_bytes(media)}." if media else "No images."
-    played = player(reader, episode_list(reader, [number]), [article(shown)])
-    info = entry_info(entry)
-    parts = {
-        "episodes": ("Episode", as_html((element("p", size, class_="soft"), played))),
-        "metadata": ("Metadata", sections.metadata(info)),
+    info, listed = entry_info(entry), np.array([number])
+    data = {
+        **dataset_data(reader, info),
+        "listed": [number],
+        "columns": episode_table(reader, listed),
+        "shown": {number: episode_data(shown)},
     }
-    return page_of_sections(f"{info.id}, episode {number}", parts)
+    return viewer_page(info, data, leaves=_schema(info), note=size)
+
+
+def _embed(
+    numbers: Iterable[int], read: Callable[[int], Any], budget: int, until: bool
+) -> dict[int, Any]:
+    """Return what is read of each number; `until` it takes more than `budget` bytes."""
+    shown: dict[int, Any] = {}
+    for number in numbers:
+        one = read(number)
+        budget -= len(json.dumps(one))
+        if until and budget < 0 and shown:
+            break
+        shown[number] = one
+    return shown
+
+
+def _listed(reader: DatasetReader, shown: Iterable[int], unusual: Any) -> Any:
+    """Return the episodes of the table, ascending: all, or those that play and outliers."""
+    if reader.episode_count <= MOST_LISTED:
+        return np.arange(reader.episode_count)
+    first = dict.fromkeys([*shown, *unusual[:MOST_LISTED].tolist()])
+    return np.sort([*first][:MOST_LISTED])
+
+
+def _schema(info: Any) -> Html:
+    return as_html((element("h3", "Schema"), render(schema_table(info))))
+
+
+def _said(shown: int, listed: int, count: int, *, chosen: bool) -> str:
+    """Return what a report leaves out, in sentences."""
+    said = []
+    if shown < count:
+        why = ": outliers, the best and the worst by return, and some at random" if chosen else ""
+        said.append(f"This file plays {shown:,} of {plural(count, 'episode')}{why}.")
+        said.append("offline-data browse plays all of them.")
+    if listed < count:
+        said.append(f"{listed:,} are in the list, those with the most outliers among them.")
+    return " ".join(said)

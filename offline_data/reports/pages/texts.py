@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_data.analysis.checks.tokens import is_packed, token_leaves
+from offline_data.base.errors import NotFoundError
 from offline_data.base.plurals import plural
 from offline_data.document.html import Html, as_html, element
 from offline_data.episode.fields import Key
 from offline_data.reports.pages.distributions import chart_of
-from offline_data.reports.pictures import histogram_of, space_evenly
+from offline_data.reports.pictures import histogram_of
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]  # returns the text of tokens
 
-_SAMPLES = 8
-_MOST_TOKENS, _MOST_IDS = 600, 60  # of a document, decoded; listed where nothing decodes them
+_MOST_TOKENS, _MOST_IDS = 4000, 60  # of a document, decoded; listed where nothing decodes them
 _CHUNK_ITEMS = 1 << 22
 
 
@@ -38,39 +38,82 @@ def is_text(reader: DatasetReader) -> bool:
     return bool(token_leaves(reader))
 
 
-def text_parts(reader: DatasetReader, decode: Decode | None = None) -> Html:
-    """Return a sentence on cuts, histograms of lengths and scores, and evenly spaced documents."""
-    leaves = token_leaves(reader)
-    found = [_measure(reader, key) for key in leaves]
-    cut = int(np.asarray(reader.episodes[("truncated",)]).sum())
-    pairs = len(leaves) == 2 or ("chosen",) in reader.episodes
-    every = reader.episode_count if is_packed(reader) else reader.transitions
-    count = every // 2 if pairs and len(leaves) == 1 else every
-    noun = "pair" if len(leaves) == 2 else "document"
-    said = f"{plural(count, 'pair' if pairs else 'document')}; "
-    said += f"{cut:,} of {plural(every, noun)} cut off ({100 * cut / max(1, every):.3g} %)."
-    lengths = {"tokens of a document": np.concatenate([one.tokens for one in found])}
-    prompts = [one.prompts for one in found if one.prompts is not None]
-    if prompts:
-        lengths["tokens of a prompt"] = np.concatenate(prompts)
-    scores = np.asarray(reader.episodes[("return",)], np.float64)
-    if np.isfinite(scores).any() and scores.min() < scores.max():
-        lengths["score"] = scores
-    drawn = (
-        chart_of(replace(histogram_of(name, values), unit="documents"))
-        for name, values in lengths.items()
-    )
-    chosen = space_evenly(0, count, _SAMPLES).tolist()
-    unknown = "The tokenizer is not on this disk: `report --tokenizer NAME` decodes with one."
-    kept = any((name,) in reader.episodes for name in ("text", "rejected"))
-    return as_html(
-        (
-            element("p", said),
-            element("div", drawn, class_="grid wide"),
-            None if decode or kept else element("p", unknown, class_="soft"),
-            (_sample(reader, leaves, found, number, pairs, decode) for number in chosen),
+@dataclass(frozen=True, eq=False)
+class ShownDocuments:
+    """The documents of a text dataset, or its pairs of a chosen and a rejected one."""
+
+    reader: DatasetReader
+    leaves: tuple[Key, ...]
+    found: list[TokenLengths]  # of each leaf
+    pairs: bool
+
+    @classmethod
+    def of(cls, reader: DatasetReader) -> ShownDocuments:
+        """Measure the documents; reads the masks of a padded dataset once."""
+        leaves = token_leaves(reader)
+        pairs = len(leaves) == 2 or ("chosen",) in reader.episodes
+        return cls(reader, leaves, [_measure(reader, key) for key in leaves], pairs)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each document, of a pair those of both."""
+        if len(self.found) == 2:
+            return self.found[0].tokens + self.found[1].tokens
+        (tokens,) = (one.tokens for one in self.found)
+        return tokens[::2] + tokens[1::2] if self.pairs else tokens
+
+    def summary(self, *, decoded: bool) -> Html:
+        """Return a sentence on cuts, and histograms of lengths and scores."""
+        reader, count = self.reader, len(self.lengths)
+        cut = int(np.asarray(reader.episodes[("truncated",)]).sum())
+        every = reader.episode_count if is_packed(reader) else reader.transitions
+        noun = "pair" if len(self.leaves) == 2 else "document"
+        said = f"{plural(count, 'pair' if self.pairs else 'document')}; "
+        said += f"{cut:,} of {plural(every, noun)} cut off ({100 * cut / max(1, every):.3g} %)."
+        lengths = {"tokens of a document": np.concatenate([one.tokens for one in self.found])}
+        prompts = [one.prompts for one in self.found if one.prompts is not None]
+        if prompts:
+            lengths["tokens of a prompt"] = np.concatenate(prompts)
+        scores = np.asarray(reader.episodes[("return",)], np.float64)
+        if np.isfinite(scores).any() and scores.min() < scores.max():
+            lengths["score"] = scores
+        drawn = (
+            chart_of(replace(histogram_of(name, values), unit="documents"))
+            for name, values in lengths.items()
         )
-    )
+        unknown = "The tokenizer is not on this disk: `report --tokenizer NAME` decodes with one."
+        kept = any((name,) in reader.episodes for name in ("text", "rejected"))
+        return as_html(
+            (
+                element("p", said),
+                element("div", drawn, class_="grid wide"),
+                None if decoded or kept else element("p", unknown, class_="soft"),
+            )
+        )
+
+    def show(self, number: int, decode: Decode | None = None) -> Html:
+        """Return one document, or the two of a pair side by side; raises `NotFoundError`."""
+        if not 0 <= number < len(self.lengths):
+            raise NotFoundError(f"{self.reader.manifest.id} has no document {number}")
+        leaves, found = self.leaves, self.found
+        if not self.pairs:
+            columns = [("", leaves[0], found[0], number)]
+        elif len(leaves) == 2:
+            columns = [
+                ("chosen", leaves[0], found[0], number),
+                ("rejected", leaves[1], found[1], number),
+            ]
+        else:
+            both = np.asarray(self.reader.episodes[("chosen",)])[2 * number : 2 * number + 2]
+            columns = [
+                ("chosen" if so else "rejected", leaves[0], found[0], 2 * number + place)
+                for place, so in enumerate(both.tolist())
+            ]
+        parts = (
+            _document(self.reader, key, documents, place, name, decode)
+            for name, key, documents, place in columns
+        )
+        return element("div", parts, class_="grid pair")
 
 
 def _measure(reader: DatasetReader, key: Key) -> TokenLengths:
@@ -84,36 +127,6 @@ def _measure(reader: DatasetReader, key: Key) -> TokenLengths:
     given = ("prompt_rindex",) in reader.step_leaves
     prompts = np.asarray(reader.step(("prompt_rindex",)), np.int64).ravel() + 1 if given else None
     return TokenLengths(np.concatenate(parts).astype(np.int64), prompts)
-
-
-def _sample(
-    reader: DatasetReader,
-    leaves: Sequence[Key],
-    found: Sequence[TokenLengths],
-    number: int,
-    pairs: bool,
-    decode: Decode | None,
-) -> Html:
-    """Return one document, or the two of a pair side by side."""
-    if not pairs:
-        columns = [("", leaves[0], found[0], number)]
-    elif len(leaves) == 2:
-        columns = [
-            ("chosen", leaves[0], found[0], number),
-            ("rejected", leaves[1], found[1], number),
-        ]
-    else:
-        both = np.asarray(reader.episodes[("chosen",)])[2 * number : 2 * number + 2].tolist()
-        columns = [
-            ("chosen" if so else "rejected", leaves[0], found[0], 2 * number + place)
-            for place, so in enumerate(both)
-        ]
-    parts = (
-        _document(reader, key, documents, place, name, decode)
-        for name, key, documents, place in columns
-    )
-    title = f"{'Pair' if pairs else 'Document'} {number:,}"
-    return as_html((element("h3", title), element("div", parts, class_="grid pair")))
 
 
 def _document(
