@@ -197,7 +197,7 @@ class DatasetStats(Document):
             vector = isinstance(leaf, LeafStats) and len(leaf.shape) < 2
             if figures is None or not vector or not np.all(figures.count):
                 raise UsageError(
-                    f"openpi's {name} are one vector of numbers, and {leaf.key!r} is not, or has "
+                    f"openpi takes one vector of numbers as {name}; {leaf.key!r} is none, or has "
                     "elements without a finite value"
                 )
             levels = {name: figures.quantiles[..., QUANTILES.index(LEVELS[name])] for name in _ENDS}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import offline_data
 from offline_data.analysis.statistics import dataset_stats
-from offline_data.base.errors import NotFoundError, StepError, UsageError
+from offline_data.base.errors import UsageError
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import Key
 from offline_data.pipeline.preprocess import plan as planning
@@ -148,21 +148,6 @@ def test_a_view_has_the_chunks_of_its_rows(tmp_path: Path) -> None:
     same(found.features, oracle(part, 5, relative=True))
 
 
-def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
-    write_toy(tmp_path / "arm", [robot(LENGTHS)])
-    path = tmp_path / "arm"
-    with pytest.raises(UsageError, match="No episode has 31 rows; the longest has 30"):
-        offline_data.stats(path, chunk=31)
-    with pytest.raises(UsageError, match=r"like the action, \[3\]; 'observation/torque' is float32\[2\]"):  # fmt: skip
-        offline_data.stats(path, relative_to="observation/torque")
-    with pytest.raises(NotFoundError, match="no observation 'state'; there are observation/state"):
-        offline_data.stats(path, relative_to="state")
-    with pytest.raises(UsageError, match="elements 0 to 2"):
-        offline_data.stats(path, relative_to="observation/state", absolute=[3])
-    with pytest.raises(UsageError, match="absolute names elements"):
-        offline_data.stats(path, absolute=[1])
-
-
 def test_norm_stats_are_openpis(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     batch = robot(LENGTHS)
     write_toy(tmp_path / "arm", [batch])
@@ -194,21 +179,6 @@ def test_norm_stats_are_openpis(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert json.loads(out.read_text())["norm_stats"]["state"]["q99"] == [0, 0]
     assert main([*line[:2], "--state", "x"]) == 2
     assert "--state requires --openpi" in capsys.readouterr().err
-
-
-def test_norm_stats_need_one_vector(tmp_path: Path) -> None:
-    batch = robot([3])
-    nan: dict[Key, Any] = {("observation", "state"): np.full((4, 3), np.nan, np.float32)}
-    images: dict[Key, Any] = {("observation", "image"): np.zeros((4, 2, 2), np.uint8)}
-    for name, leaves in (("nan", nan), ("image", images)):
-        write_toy(
-            tmp_path / name,
-            [EpisodeBatch(batch.lengths, batch.steps, leaves, batch.final_observation)],
-        )
-        with pytest.raises(UsageError, match="openpi's state are one vector"):
-            offline_data.stats(tmp_path / name).norm_stats()
-    with pytest.raises(NotFoundError, match="no leaf 'observation/x'"):
-        offline_data.stats(tmp_path / "nan").norm_stats("observation/x")
 
 
 def openpis(values: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
@@ -275,17 +245,3 @@ def test_the_derived_leaf_normalizes_as_openpi(tmp_path: Path) -> None:
     assert given.statistics == scale.statistics
     with pytest.raises(UsageError, match=r"expected \(mean, std\)"):
         normalize([("observation", "state"), "action"], scale.statistics)
-    with pytest.raises(UsageError, match="expected 'std' or 'quantile'"):
-        normalize(by="range")
-
-
-def test_no_finite_value_and_equal_quantiles_are_errors(tmp_path: Path) -> None:
-    batch = robot([40])
-    write_toy(tmp_path / "arm", [batch])
-    ds = offline_data.open_dataset(tmp_path / "arm")
-    with pytest.raises(StepError, match="has equal quantiles in 1 of 3 features"):
-        ds.preprocess(["normalize:observation.state,by=quantile,eps=0"], dest=tmp_path / "x")
-    with pytest.raises(UsageError, match="std or quantile"):
-        ds.preprocess(["normalize:action,by=range"], dest=tmp_path / "x")
-    with pytest.raises(UsageError, match="true, since quantiles divide"):
-        ds.preprocess(["normalize:action,by=quantile,std=false"], dest=tmp_path / "x")

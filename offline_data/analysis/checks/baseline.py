@@ -81,7 +81,7 @@ def compare(report: CheckReport, baseline: Counter[Identity]) -> Comparison:
 def read_baseline(file: Path) -> Counter[Identity]:
     """Return counts; raises `UnknownNameError`, `AccessError`, `UsageError` for another file."""
     try:
-        baseline = decode(_Baseline, read_json(file), f"{file} is not a baseline")
+        baseline = decode(_Baseline, read_json(file), f"The baseline {file}")
     except NotFoundError as error:
         hint = "`--write-baseline FILE` writes one"
         raise UnknownNameError(f"The baseline {file} does not exist", hint=hint) from error

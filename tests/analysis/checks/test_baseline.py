@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from offline_data.analysis.checks import CheckReport, Finding
 from offline_data.analysis.checks.baseline import compare, read_baseline, write_baseline
 from offline_data.analysis.checks.finding import CheckedDataset
 from offline_data.base.errors import UsageError
+from tests.refusals import Refusals
+
+REFUSALS = Refusals.beside(__file__)
 
 NAN = Finding("RL020", "n", "error", "local:a@1", "2 rows", "next/observation", 1, 7, 2)
 FLAT = Finding("RL021", "c", "warning", "local:a@1", "flat", "observation", about="[3]")
@@ -97,12 +100,13 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert compare(report(odd), read_baseline(file)).new == ()
 
 
+DEEP = "[" * 9999
 WRONG: list[dict[str, object]] = [
     {"dataset": 3}, {"code": None}, {"leaf": []}, {"about": {}}, {"count": 0},
     {"count": True}, {"count": 1.0}, {"count": 10**30}, {"more": 1},
 ]  # fmt: skip
 HOSTILE = [
-    "", "[]", "3", "{", "{}", '{"offline_data_baseline": 1}', "[" * 9999,
+    "", "[]", "3", "{", "{}", '{"offline_data_baseline": 1}', DEEP,
     '{"offline_data_baseline": 2, "findings": []}',
     '{"offline_data_baseline": true, "findings": []}',
     '{"offline_data_baseline": 1, "findings": {}}',
@@ -117,16 +121,16 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_is_no_baseline_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+TEXTS = {"deep lists" if text == DEEP else text: text for text in HOSTILE}
+
+
+@REFUSALS.of("texts", TEXTS)
+def test_what_is_no_baseline_is_refused_and_kept(tmp_path: Path, name: str) -> None:
     file = tmp_path / "known.json"
-    file.write_text(text)
-    with pytest.raises(UsageError, match=r"known\.json") as caught:
-        read_baseline(file)
-    assert "--write-baseline" in str(caught.value.shell_hint)
-    with pytest.raises(UsageError):
-        write_baseline(file, report(NAN))
-    assert file.read_text() == text
+    file.write_text(TEXTS[name])
+    for call in (partial(read_baseline, file), partial(write_baseline, file, report(NAN))):
+        REFUSALS.check("texts", name, call, {file: "FILE"})
+    assert file.read_text() == TEXTS[name]
 
 
 def test_damaged_baselines_give_a_sentence(tmp_path: Path) -> None:
@@ -144,8 +148,3 @@ def test_damaged_baselines_give_a_sentence(tmp_path: Path) -> None:
             refused.append(error.message)
     assert len(refused) > 60
     assert all(str(file) in message for message in refused)
-
-
-def test_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        read_baseline(tmp_path / "none.json")

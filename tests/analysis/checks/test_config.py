@@ -8,7 +8,9 @@ import pytest
 
 from offline_data.analysis.checks import Finding
 from offline_data.analysis.checks.config import CheckConfig, find_config, read_config
-from offline_data.base.errors import UsageError
+from tests.refusals import Refusals
+
+REFUSALS = Refusals.beside(__file__)
 
 FULL = """
 [check]
@@ -61,71 +63,57 @@ def test_the_nearest_file_with_the_table(tmp_path: Path) -> None:
     assert find_config(inner) == CheckConfig()
 
 
-WRONG = {
-    "selct = []": "check has the unknown key 'selct'",
-    "select = 'RL020'": "check.select is 'RL020'; expected a list",
-    "select = [1]": "check.select[0] is 1; expected text",
-    "ignore = ['RL9']": "check.ignore[0]: No rule matches 'RL9'",
-    "ignore = ['']": "check.ignore[0]: No rule matches ''",
-    "fail-on = 'eror'": "check.fail-on is 'eror'; expected one of error, warning, info, never",
-    "fail-on = []": "check.fail-on is []",
-    "output-format = 3": "check.output-format is 3",
-    "baseline = ''": "check.baseline is ''; expected the path of a file",
-    'baseline = "a\\u0000b"': "check.baseline is",
-    "per-dataset-ignores = 3": "check.per-dataset-ignores is 3; expected a table",
-    "per-dataset-ignores = {a = 'RL020'}": "check.per-dataset-ignores.a is 'RL020'",
-    "per-dataset-ignores = {a = ['x']}": "check.per-dataset-ignores.a[0]: No rule matches 'x'",
-    "thresholds = 3": "check.thresholds is 3; expected a table",
-    "thresholds = {RL020 = 3}": "check.thresholds.RL020 is 3; expected a table",
-    "thresholds = {RL020 = {x = 3}}": "check.thresholds: Rule RL020 has no threshold 'x'",
-    "thresholds = {RL99 = {x = 3}}": "check.thresholds: No rule matches 'RL99'",
-    "thresholds = {RL02 = {x = 3}}": "rules match; name one",
-    "select = [": "is not TOML",
-    "select = " + "[" * 5000: "is not TOML",
+LINES = [
+    "selct = []",
+    "select = 'RL020'",
+    "select = [1]",
+    "ignore = ['RL9']",
+    "ignore = ['']",
+    "fail-on = 'eror'",
+    "fail-on = []",
+    "fail_on = 'error'",
+    "output-format = 3",
+    "baseline = ''",
+    'baseline = "a\\u0000b"',
+    "per-dataset-ignores = 3",
+    "per-dataset-ignores = {a = 'RL020'}",
+    "per-dataset-ignores = {a = ['x']}",
+    "thresholds = 3",
+    "thresholds = {RL020 = 3}",
+    "thresholds = {RL020 = {x = 3}}",
+    "thresholds = {RL99 = {x = 3}}",
+    "thresholds = {RL02 = {x = 3}}",
+    "select = [",
+]
+TEXTS = {
+    **{line: f"[check]\n{line}\n" for line in LINES},
+    "deep lists": "[check]\nselect = " + "[" * 5000,
+    "no table": "check = 3\n",
+    "nothing": "",
+    "2 MiB": "#" * (1 << 21),
 }
 
 
-@pytest.mark.parametrize("line", WRONG)
-def test_what_is_wrong_is_named_with_file_and_key(tmp_path: Path, line: str) -> None:
-    for name, table in (
-        ("offline-data.toml", "check"),
-        ("pyproject.toml", "tool.offline-data.check"),
-    ):
-        file = tmp_path / name
-        file.write_text(f"[{table}]\n{line}\n")
-        with pytest.raises(UsageError) as caught:
-            read_config(file)
-        assert str(file) in caught.value.message
-        expected = (
-            WRONG[line].replace("check.", f"{table}.", 1).replace("check has", f"{table} has")
-        )
-        assert expected in caught.value.message
-
-
-def test_the_nearest_key_is_offered(tmp_path: Path) -> None:
-    file = tmp_path / "offline-data.toml"
-    file.write_text("check.fail_on = 'error'\n")
-    with pytest.raises(UsageError) as caught:
-        find_config(tmp_path)
-    assert caught.value.hint == "did you mean fail-on?"
-    file.write_text("check = 3\n")
-    with pytest.raises(UsageError, match="check is 3; expected a table"):
-        find_config(tmp_path)
+@REFUSALS.of("texts", TEXTS)
+@pytest.mark.parametrize("file", ["offline-data.toml", "pyproject.toml"])
+def test_what_is_wrong_is_named_with_file_and_key(tmp_path: Path, name: str, file: str) -> None:
+    """In the same words for both files, but for the name of the table."""
+    path, text = tmp_path / file, TEXTS[name]
+    if file == "pyproject.toml":
+        text = text.replace("check", "tool.offline-data.check", 1)
+    path.write_text(text)
+    names: dict[object, str] = {path: "FILE", "tool.offline-data.check": "check"}
+    REFUSALS.check("texts", name, lambda: read_config(path), names)
 
 
 def test_files_that_cannot_be_configuration(tmp_path: Path) -> None:
     file = tmp_path / "offline-data.toml"
-    with pytest.raises(UsageError, match="There is no file"):
-        read_config(file)
-    file.write_text("")
-    with pytest.raises(UsageError, match=r"has no table \[tool.offline-data.check\]"):
-        read_config(file)
-    assert find_config(tmp_path) == CheckConfig()
-    file.write_bytes(b"#" * (1 << 21))
-    with pytest.raises(UsageError, match="larger than"):
-        find_config(tmp_path)
+    names: dict[object, str] = {tmp_path: "FOLDER"}
+    REFUSALS.check("files", "missing", lambda: read_config(file), names)
+    REFUSALS.check("files", "a folder", lambda: read_config(tmp_path), names)
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="is not UTF-8"):
-        find_config(tmp_path)
-    with pytest.raises(UsageError, match="not a plain file"):
-        read_config(tmp_path)
+    REFUSALS.check("files", "UTF-16", lambda: find_config(tmp_path), names)
+    file.write_text("")
+    assert find_config(tmp_path) == CheckConfig()
+    file.write_text("check = 3\n")
+    REFUSALS.check("files", "no table", lambda: find_config(tmp_path), names)
