@@ -14,14 +14,15 @@ import hmac
 import json
 import secrets
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qs, quote, urlsplit
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
@@ -41,9 +42,8 @@ from offline_data.base.errors import (
 )
 from offline_data.base.files import human_bytes
 from offline_data.base.json import parse_json
-from offline_data.base.plurals import plural
-from offline_data.document.html import Html, as_html, element, render, table_of
-from offline_data.reports.pages import sections
+from offline_data.document.html import Html, as_html, element, render
+from offline_data.reports.pages.datasets import address, datasets_page, search_part, thumbnail
 from offline_data.reports.pages.distributions import leaf_parts
 from offline_data.reports.pages.episodes import read_episode, read_frames
 from offline_data.reports.pages.page import icon, page, section, security_policy
@@ -77,6 +77,7 @@ LOOPBACK = "127.0.0.1"
 _LEAST_SIDE, _MOST_SIDE = 32, 1280  # longer side of a picture in pixels
 _MOST_FRAMES = 64  # of a camera in one answer
 _MOST_LISTED = 200_000  # episodes in the list
+_LONGEST_QUERY = 200  # characters of a search
 _MOST_POSTED = 1 << 16  # bytes of a mark with its note
 _AT_ONCE = 1 << 29  # bytes of a dataset that is checked and measured without a click
 
@@ -108,7 +109,8 @@ class DatasetServer(ThreadingHTTPServer):
     ) -> None:
         self.find_decoder = find_decoder
         self.settings, self.token = settings, secrets.token_urlsafe(24)
-        self._computing, self._computed = threading.Lock(), dict[tuple[str, ...], Any]()
+        self._computing = defaultdict[str, threading.Lock](threading.Lock)
+        self._computed = dict[tuple[str, ...], Any]()
         try:
             super().__init__((LOOPBACK, port), _DatasetHandler)
         except (OSError, OverflowError) as error:
@@ -136,9 +138,9 @@ class DatasetServer(ThreadingHTTPServer):
         raise NotFoundError(f"There is no dataset {dataset} under {self.settings.root}")
 
     def compute_once(self, part: str, entry: Entry, compute: Callable[[], _T]) -> _T:
-        """Return a part of a dataset's page that takes long, computed once, one at a time."""
+        """Return a part of a dataset's page that takes long, computed once, one dataset at a time."""
         key = (part, str(entry.path), entry.manifest.created, str(entry.manifest.sha256))
-        with self._computing:
+        with self._computing[part]:
             if key not in self._computed:
                 self._computed[key] = compute()
             found: _T = self._computed[key]
@@ -213,7 +215,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
         onward = icon() + element("meta", http_equiv="refresh", content="0; url=/")
         self._answer(HTTPStatus.OK, f"<!doctype html>{onward}".encode(), {"Set-Cookie": cookie})
 
-    def _respond(self, answer: Callable[[], bytes]) -> None:
+    def _respond(self, answer: Callable[[], bytes | _Typed]) -> None:
         """Answer with what is returned, or the error that is raised."""
         try:
             self._answer(HTTPStatus.OK, answer())
@@ -246,11 +248,16 @@ class _DatasetHandler(BaseHTTPRequestHandler):
             self._answer(status, element("p", message).encode())
 
     def _answer(
-        self, status: HTTPStatus, content: bytes, headers: Mapping[str, str] | None = None
+        self,
+        status: HTTPStatus,
+        content: bytes | _Typed,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.send_response(status)
         policy = f"{security_policy(served=True)}; frame-ancestors 'none'"
-        kind = "application/json" if isinstance(content, _Json) else "text/html; charset=utf-8"
+        kind = "text/html; charset=utf-8"
+        if isinstance(content, _Typed):
+            kind, content = content
         fixed = {"Content-Type": kind, "Content-Security-Policy": policy}
         for name, value in {**_HEADERS, **fixed, **(headers or {})}.items():
             self.send_header(name, value)
@@ -262,30 +269,27 @@ class _DatasetHandler(BaseHTTPRequestHandler):
 
 
 def _list_page(server: DatasetServer, _: Mapping[str, str]) -> bytes:
-    listing = list_local(server.settings.root)
-    rows = [
-        (
-            element("a", sections.dataset_name(one.id), href=_address("dataset", one.id)),
-            f"{one.transitions:,}",
-            f"{one.episodes:,}",
-            human_bytes(one.bytes),
-        )
-        for one in listing.datasets
-    ]
-    search = element("input", id="search", type="search", placeholder="Search", aria_label="Search")
-    found = table_of(("Dataset", "Transitions", "Episodes", "Size"), rows, numbers=3)
-    none = element("p", "There are none: offline-data download gets one.")
-    return page(
-        "Datasets on this disk",
-        section(
-            "datasets",
-            plural(len(rows), "dataset"),
-            element("p", "Under ", element("code", server.settings.root), class_="soft"),
-            (search, found) if rows else none,
-            (element("p", note, class_="soft") for note in listing.notes),
-        ),
-        served=True,
+    root = server.settings.root
+    return datasets_page(root, list_datasets(root), list_local(root).notes)
+
+
+def _search_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    from offline_data.formats.search import search
+
+    found = search(query.get("q", "")[:_LONGEST_QUERY], server.settings)
+    return search_part(found, found.notes).encode()
+
+
+def _picture_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
+    entry = server.entry(query.get("id", ""))
+    return server.compute_once(
+        "picture", entry, lambda: _Typed(*thumbnail(open_reader(entry.path)))
     )
+
+
+def _count_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+    line: str = json.loads(_findings_part(server, query).content)["line"]
+    return line.encode()
 
 
 def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
@@ -307,17 +311,17 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         "marks": marks_data(marks),
         "note": marks.ignored,
         "asked": asked,
-        "served": {part: _address(f"part/{part}", name) for part in parts},
+        "served": {part: address(f"part/{part}", name) for part in parts},
     }
     return viewer_page(info, data, served=True)
 
 
-def _episode_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+def _episode_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     reader = open_reader(server.entry(query.get("id", "")).path)
     return _json(episode_data(read_episode(reader, _number(query, "number"), pictures=0)))
 
 
-def _frames_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+def _frames_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     reader = open_reader(server.entry(query.get("id", "")).path)
     first, stop = _number(query, "first"), _number(query, "stop")
     steps = np.arange(first, stop, max(1, _number(query, "every")))[:_MOST_FRAMES]
@@ -349,20 +353,20 @@ def _leaves_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     return server.compute_once("leaves", entry, describe).encode()
 
 
-def _findings_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+def _findings_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     entry = server.entry(query.get("id", ""))
     workers = server.settings.workers
 
-    def check() -> bytes:
+    def check() -> _Typed:
         return _json(findings_data(run_checks([entry.path], select_rules(), workers=workers)))
 
     return server.compute_once("findings", entry, check)
 
 
-def _quality_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
+def _quality_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     entry = server.entry(query.get("id", ""))
 
-    def measure() -> bytes:
+    def measure() -> _Typed:
         reader = open_reader(entry.path)
         listed = np.arange(min(reader.episode_count, _MOST_LISTED))
         return _json(quality_table(episode_quality(reader), listed))
@@ -370,7 +374,7 @@ def _quality_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     return server.compute_once("quality", entry, measure)
 
 
-def _keep_mark(server: DatasetServer, dataset: str, content: bytes) -> bytes:
+def _keep_mark(server: DatasetServer, dataset: str, content: bytes) -> _Typed:
     """Write the mark and the note of an episode; raises `FormatError` or `UsageError` as it is."""
     entry, given = (
         server.entry(dataset),
@@ -383,29 +387,31 @@ def _keep_mark(server: DatasetServer, dataset: str, content: bytes) -> bytes:
     return _json({"kept": given.number})
 
 
-_PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes]] = {
+_PAGES: dict[str, Callable[[DatasetServer, Mapping[str, str]], bytes | _Typed]] = {
     "/": _list_page,
     "/dataset": _dataset_page,
+    "/part/count": _count_part,
     "/part/document": _document_part,
     "/part/episode": _episode_part,
     "/part/findings": _findings_part,
     "/part/frames": _frames_part,
     "/part/leaves": _leaves_part,
+    "/part/picture": _picture_part,
     "/part/quality": _quality_part,
+    "/part/search": _search_part,
 }
 
 
-class _Json(bytes):
+class _Typed(NamedTuple):
     """An answer that is not HTML."""
 
+    kind: str  # media type
+    content: bytes
 
-def _json(value: Any) -> bytes:
-    return _Json(json.dumps(value, allow_nan=False, separators=(",", ":")).encode())
 
-
-def _address(path: str, dataset: str, **query: object) -> str:
-    more = "".join(f"&{name}={quote(str(value))}" for name, value in query.items())
-    return f"/{path}?id={quote(dataset, safe='')}{more}"
+def _json(value: Any) -> _Typed:
+    written = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return _Typed("application/json", written.encode())
 
 
 def _query(text: str) -> dict[str, str]:

@@ -207,7 +207,7 @@ def _frames(
 ) -> Frames:
     """Return pictures of at most `budget` bytes, unless one takes more."""
     pixels, note = read_pictures(reader, key, begin + steps, side)
-    files = [_encode(picture, fast=budget is None) for picture in pixels]
+    files = [encode_picture(picture, fast=budget is None) for picture in pixels]
     while budget and len(files) > 1 and sum(len(content) for _, content in files) > budget:
         files, steps = files[::2], steps[::2]
     return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note)
@@ -243,7 +243,7 @@ def _downscale(picture: NDArray[Any], step: int) -> NDArray[Any]:
     return np.asarray((blocks.sum(2, dtype=np.uint64) // step**2).astype(picture.dtype))
 
 
-def _encode(picture: NDArray[np.uint8], *, fast: bool = False) -> tuple[str, bytes]:
+def encode_picture(picture: NDArray[np.uint8], *, fast: bool = False) -> tuple[str, bytes]:
     """Return a picture as WebP, exact if it is small, where every pixel is seen; `fast`: as JPEG."""
     exact = picture.shape[0] * picture.shape[1] <= _EXACT
     if fast and not exact:

@@ -296,11 +296,11 @@ function sortable(table) {
   });
 }
 
-const PAGE = 50;
+const PAGE = 50, search = document.getElementById("search");
 
 // Show rows of a table that match the filter above it, 50 at a time.
 function page(table, first) {
-  const place = table.closest("section"), filter = place?.querySelector("#search");
+  const filter = table.closest("#datasets") && search;
   const words = (filter?.value ?? "").toLowerCase().split(/\s+/);
   const rows = [...table.tBodies[0].rows];
   const found = rows.filter(row => words.every(word => row.textContent.toLowerCase().includes(word)));
@@ -338,12 +338,14 @@ function start(part) {
 }
 
 async function load(place) {
+  const address = place.dataset.load;
   place.textContent = "Reading the dataset …";
   place.setAttribute("aria-busy", "true");
   try {
-    const answer = await fetch(place.dataset.load);
+    const answer = await fetch(address);
     const part = document.createElement("template");
     part.innerHTML = await answer.text();
+    if (place.dataset.load !== address) return; // something else was asked for meanwhile
     place.replaceChildren(part.content);
   } catch {
     place.textContent = "The server does not answer: is it still running?";
@@ -359,5 +361,28 @@ document.getElementById("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
   try { localStorage.setItem(kept, root.dataset.theme); } catch { /* then it holds for this page */ }
 });
-document.getElementById("search")?.addEventListener("input", event => page(event.target.closest("section").querySelector("table"), 0));
+let typed;
+search?.addEventListener("input", () => {
+  const table = document.querySelector("#datasets table"), place = document.getElementById("elsewhere"), words = search.value.trim();
+  if (table) page(table, 0);
+  if (!place) return;
+  clearTimeout(typed);
+  place.hidden = !words;
+  if (words) typed = setTimeout(() => { place.dataset.load = search.dataset.search + encodeURIComponent(words); load(place); }, 150);
+});
+document.addEventListener("click", async event => {
+  const text = event.target.closest?.("[data-copy]")?.dataset.copy;
+  if (!text) return;
+  try { await navigator.clipboard.writeText(text); event.target.textContent = "Copied"; } catch { getSelection().selectAllChildren(event.target.parentElement.querySelector("code")); }
+});
+// On the list of datasets: / searches, j and k move.
+document.addEventListener("keydown", event => {
+  if (!search || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input")) return;
+  const links = [...document.querySelectorAll("#datasets tr:not([hidden]) a")], at = links.indexOf(document.activeElement);
+  if (event.key === "/") search.focus();
+  else if (event.key === "j") links[Math.min(links.length - 1, at + 1)]?.focus();
+  else if (event.key === "k") links[Math.max(0, at - 1)]?.focus();
+  else return;
+  event.preventDefault();
+});
 start(document);
