@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from offline_data.base.errors import (
 from offline_data.base.files import check_links, disk_errors, file_lock, sync_folder, write_durably
 from offline_data.base.json import as_unicode, parse_json, read_whole, shown
 from offline_data.base.plurals import plural
+from offline_data.episode.fields import Key
 from offline_data.store.layout import VIEWS
 from offline_data.store.library import Entry, has_manifest
 from offline_data.store.manifest import Manifest, identity_of
@@ -40,6 +41,8 @@ MOST_CHARACTERS = 2_000  # of a note
 MOST_BYTES = 64 << 20  # of a file: notes of that length for 8,000 episodes
 
 MarkName: TypeAlias = Literal["good", "bad", "unsure"]
+MarkKeys: TypeAlias = Mapping[Literal["mark", "note"], Key]
+_COLUMNS: tuple[Literal["mark", "note"], ...] = ("mark", "note")
 MARK_NAMES: tuple[MarkName, ...] = get_args(MarkName)
 
 _Note = Check(f"at most {MOST_CHARACTERS:,} characters", lambda note: len(note) <= MOST_CHARACTERS)
@@ -132,12 +135,33 @@ class Marks:
             )
         return replace(self, episodes=dict(sorted({**self.episodes, **others.episodes}.items())))
 
+    def columns(self, keys: MarkKeys, count: int) -> dict[Key, list[str]]:
+        """Return the columns of `count` episodes by key, with empty text where nothing was said."""
+        columns = {key: [""] * count for key in keys.values()}
+        for number, said in self.episodes.items():
+            for name, key in keys.items():
+                columns[key][number] = getattr(said, name) or ""
+        return columns
+
     def to_json(self) -> bytes:
         """Return the content of the file, which is what a page downloads, too."""
         said = {str(number): asdict(mark) for number, mark in self.episodes.items()}
         about = {"format_version": MARKS_VERSION, "dataset": self.dataset}
         value = {**about, "identity": self.identity, "episodes": said}
         return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def mark_keys(stored: Collection[Key]) -> MarkKeys:
+    """Return the columns of episodes that marks are: `mark` and `note`.
+
+    Where a dataset has `stored` a column of that name itself, it is `marks/mark` or `marks/note`.
+
+    Example:
+        >>> mark_keys([("length",), ("note",)])
+        {'mark': ('mark',), 'note': ('marks', 'note')}
+    """
+    names = {name: ("marks", name) if (name,) in stored else (name,) for name in _COLUMNS}
+    return {name: key for name, key in names.items() if key not in stored}
 
 
 def marks_file(dataset: Path) -> Path:

@@ -6,6 +6,7 @@ import errno
 import os
 import shlex
 import stat
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -52,6 +53,7 @@ from offline_data.store.layout import (
     LeafSpec,
 )
 from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.marks import MarkKeys, Marks, mark_keys, marks_file, read_marks
 from offline_data.store.video import StoredVideo, VideoColumn, read_videos
 
 MAX_TEXT_BYTES = 1 << 30
@@ -66,6 +68,8 @@ class DatasetReader:
     files. Instances can be pickled and shared by threads.
     """
 
+    _marks: tuple[object, Marks] | None = None
+
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
         self.path = path
         self.manifest = read_manifest(path) if manifest is None else manifest
@@ -73,7 +77,8 @@ class DatasetReader:
         self._videos: dict[str, list[StoredVideo]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "manifest": self.manifest, "_mapped": {}, "_videos": {}}
+        opened: dict[str, Any] = {"_mapped": {}, "_videos": {}, "_marks": None}
+        return {"path": self.path, "manifest": self.manifest, **opened}
 
     @property
     def transitions(self) -> int:
@@ -122,6 +127,35 @@ class DatasetReader:
     def episodes(self) -> dict[Key, NDArray[np.generic]]:
         """`[E, …]` columns: `start`, `length`, `return`, flags, `id`, …; text as codes."""
         return {key: self.leaf(EPISODES, key) for key in self.manifest.tables[EPISODES].by_key}
+
+    @property
+    def marks_version(self) -> tuple[int, ...]:
+        """Value that differs once the marks of episodes have been changed; empty: there are none."""
+        try:
+            state = marks_file(self.path).lstat()
+        except OSError:
+            return ()
+        return state.st_mtime_ns, state.st_ino, state.st_size
+
+    @property
+    def marks(self) -> Marks:
+        """Marks of the episodes, as they are on the disk now; warns of a file that is ignored."""
+        version = self.marks_version
+        if self._marks is None or self._marks[0] != version:
+            self._marks = version, read_marks(self.path, self.manifest)
+            if self._marks[1].ignored:
+                warnings.warn(self._marks[1].ignored, stacklevel=2)
+        return self._marks[1]
+
+    @cached_property
+    def mark_keys(self) -> MarkKeys:
+        """Keys of the columns of `mark_columns`."""
+        return mark_keys(self.manifest.tables[EPISODES].by_key)
+
+    @property
+    def mark_columns(self) -> dict[Key, list[str]]:
+        """Columns `mark` and `note` of the episodes, text `[E]`; see `mark_keys`."""
+        return self.marks.columns(self.mark_keys, self.episode_count)
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:

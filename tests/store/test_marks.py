@@ -252,9 +252,13 @@ def test_no_plain_file(entry: Entry, tmp_path: Path) -> None:
     secret.write_bytes(Marks.of(entry.manifest).with_mark(0, "bad").to_json())
     content = secret.read_bytes()
     path.parent.mkdir(parents=True)
-    kinds: list[Callable[[], object]] = [path.mkdir, lambda: os.mkfifo(path)]
-    for make in (*kinds, lambda: path.symlink_to(secret)):
-        make()
+    for kind in ("folder", "fifo", "link"):
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(secret)
         found = read_marks(entry.path, entry.manifest)
         assert found.ignored
         assert found.episodes == {}

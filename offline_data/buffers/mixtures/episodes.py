@@ -44,7 +44,17 @@ class MixtureEpisodes(EpisodeTable):
     @property
     def columns(self) -> list[Key]:
         first, *others = self._tables
-        return [*(key for key in first.columns if all(key in table for table in others)), SOURCE]
+        every = dict.fromkeys((*first.columns, *self._mark_keys))
+        shown = {key for table in self._tables for key in table.columns}
+        return [*(k for k in every if k in shown and all(k in table for table in others)), SOURCE]
+
+    @property
+    def _mark_keys(self) -> list[Key]:
+        first, *others = self._tables
+        return [key for key in first._mark_keys if all(key in table for table in others)]
+
+    def _marks_version(self) -> Any:
+        return [table._marks_version() for table in self._tables]
 
     @cached_property
     def _quality_keys(self) -> list[Key]:

@@ -49,8 +49,14 @@ class EpisodeTable:
     The columns of `quality()` have names here, too, and are computed on first use: `ds.episodes.jerk`,
     `ds.filter("idle < 0.5")`. They are not in `keys()`, and a stored column of such a name comes first.
 
+    Marks of episodes are the columns `mark` (`good`, `bad`, `unsure`, or empty) and `note`, as they are
+    on the disk now; `marks/mark` and `marks/note` if such a column is stored. They are in `keys()` if an
+    episode has one.
+
     Iteration yields one dict of column values per episode; see also `ds.iter_episodes()`.
     """
+
+    _marks_read: Any = ()  # version of the marks that `_read` has columns of
 
     def __init__(self, reader: DatasetReader) -> None:
         self._reader = reader
@@ -85,13 +91,21 @@ class EpisodeTable:
         stored = self.columns
         return [key for name in quality_columns(self._reader) if (key := (name,)) not in stored]
 
+    @property
+    def _mark_keys(self) -> list[Key]:
+        return [*self._reader.mark_keys.values()]
+
+    def _marks_version(self) -> Any:
+        return self._reader.marks_version
+
     def __len__(self) -> int:
         return self._reader.episode_count
 
     @property
     def columns(self) -> list[Key]:
         """Keys of all columns, as tuples; see `keys`."""
-        return list(self._reader.episodes)
+        marked = self._mark_keys if self._reader.marks.episodes else []
+        return [*self._reader.episodes, *marked]
 
     def keys(self) -> list[str]:
         """Return the names of all columns: `length`, `return`, `options/goal`, …."""
@@ -149,7 +163,7 @@ class EpisodeTable:
         step = Filter(text)
         table: dict[Key, NDArray[Any]] = {("number",): np.arange(len(self))}
         words: dict[Key, list[Any]] = {}
-        for key in step.columns([*table, *self.columns, *self._quality_keys]).values():
+        for key in step.columns([*table, *self._known]).values():
             column = table[key] if key in table else self[key]
             if isinstance(column, list):  # text, of which the step takes codes
                 words[key] = [*dict.fromkeys(text for text in column if text is not None)]
@@ -166,16 +180,23 @@ class EpisodeTable:
             raise IndexError(f"There is no episode {place}: there are {count}, numbered from 0")
         return place % count
 
+    @property
+    def _known(self) -> list[Key]:
+        return [*dict.fromkeys((*self.columns, *self._mark_keys, *self._quality_keys))]
+
     def __contains__(self, key: KeyLike) -> bool:
-        name = as_key(key)
-        return name in self.columns or name in self._quality_keys
+        return as_key(key) in self._known
 
     def __getitem__(self, key: KeyLike) -> Any:
         """Return one column; raises `NotFoundError`."""
         name = as_key(key)
         if name not in self:
-            known = [join_key(key) for key in (*self.columns, *self._quality_keys)]
+            known = [join_key(key) for key in self._known]
             raise unknown(NotFoundError, "Episodes have no column", join_key(name), known)
+        if name in self._mark_keys and (version := self._marks_version()) != self._marks_read:
+            self._marks_read = version
+            for one in self._mark_keys:
+                self._read.pop(one, None)
         if name not in self._read:
             self._read[name] = self._load(name)
         return self._read[name]
@@ -187,8 +208,7 @@ class EpisodeTable:
         return self[(name.rstrip("_"),)]
 
     def __dir__(self) -> list[str]:
-        every = (*self.columns, *self._quality_keys)
-        return [*super().__dir__(), *(key[0] for key in every if len(key) == 1)]
+        return [*super().__dir__(), *(key[0] for key in self._known if len(key) == 1)]
 
     def __repr__(self) -> str:
         names = ", ".join(map(join_key, self.columns))
@@ -210,6 +230,8 @@ class EpisodeTable:
     def _load(self, key: Key) -> Tensor | list[Any]:
         if key in self._quality_keys:
             return torch.from_numpy(np.array(self.quality()[key[0]]))  # of a view, its episodes
+        if key in self._mark_keys:
+            return self._reader.mark_columns[key]
         values = self._reader.episodes[key]
         words = self._reader.vocabularies.get(EPISODES, {}).get(key)
         if words is not None:

@@ -117,6 +117,9 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
     and `percentile(x, q)`: `return >= percentile(return, 90)` is the best tenth. Comparisons with
     NaN are false, except `!=`. The text is parsed, not executed. Quote it in a shell.
 
+    `mark` and `note` are those of the dataset that were given in `browse`, empty where there are none:
+    `mark != "bad"`. The recipe has the numbers of these episodes in their place.
+
     Raises:
         UsageError: The expression cannot be parsed, or has an unsupported part.
         StepError: A field that is missing or not one number, flag or text per episode; types that
@@ -134,6 +137,8 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         default=None, compare=False, repr=False, metadata={"state": True}
     )
     """Dataset whose quality columns are fields."""
+    asked: str = field(default="", compare=False, repr=False, metadata={"state": True})
+    """The expression as it was given, if marks in it have become numbers of episodes."""
 
     def __post_init__(self) -> None:
         _ = self._expression
@@ -149,6 +154,13 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         return not _BY_VALUES.isdisjoint(self._expression.fields)
 
     def bind(self, reader: DatasetReader, before: Sequence[Step]) -> Self:
+        fields = {".".join(key): key for key in reader.mark_keys.values()}
+        read = fields.keys() & self._expression.fields
+        if read and not any(step.adds_columns for step in before):
+            columns = reader.mark_columns
+            marks = {name: np.array(columns[fields[name]], object) for name in read}
+            by_number = replace(self, where=self._expression.by_number(marks), asked=self.where)
+            return by_number.bind(reader, before)
         if all(isinstance(step, Selection) for step in before):
             return replace(self, reader=reader)
         computed = {*quality_columns(reader)} - {"length", "return"}
@@ -177,12 +189,15 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
         if not chosen.any():
             raise StepError(
-                f"Step 'filter' leaves none of {plural(len(chosen), 'episode')} by {self.where!r}: "
+                f"Step 'filter' leaves none of {plural(len(chosen), 'episode')} by {self.asked or self.where!r}: "
                 + ", ".join(
                     _describe_range(name, column) for name, column in fields.items() if len(chosen)
                 )
             )
         return chosen
+
+    def notes(self) -> tuple[str, ...]:
+        return (f"Episodes were selected by their marks: {self.asked}",) if self.asked else ()
 
     def _quality_keys(self, table: Columns) -> list[Key]:
         names = quality_columns(self.reader) if self.reader else ()

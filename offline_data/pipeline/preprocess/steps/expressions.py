@@ -21,7 +21,7 @@ HINT = (
     "or, not, min(x), max(x), mean(x), percentile(x, 90)"
 )
 
-_MOST_CHARACTERS = 20_000
+_MOST_CHARACTERS = 200_000  # numbers of some ten thousand episodes
 _MOST_DEPTH = 50
 _LEAST, _GREATEST = -(2**63), 2**64 - 1
 
@@ -112,6 +112,23 @@ class Expression:
         """
         with np.errstate(all="ignore"):  # 1 / 0 is infinite, and 0 / 0 is NaN, which equals nothing
             return np.array(np.broadcast_to(_Evaluator(columns).flags(self.tree), count))
+
+    def by_number(self, columns: Mapping[str, NDArray[Any]]) -> str:
+        """Return the expression with comparisons of these columns of text as those of `number`.
+
+        The text stands for the same rows where the columns are not at hand. A column is `[count]`
+        of rows numbered from 0, of objects, each a field of the expression.
+
+        Raises:
+            StepError: Such a column is not compared with quoted text.
+
+        Example:
+            >>> marks = {"mark": np.array(["good", "bad", "", "bad"], object)}
+            >>> Expression("mark != 'bad' and length > 2").by_number(marks)
+            'number not in [1, 3] and length > 2'
+        """
+        inner = _ByNumber(columns)
+        return source_of(inner.visit(ast.parse(ast.unparse(self.tree), mode="eval").body))
 
     def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
         """Yield the names of fields below a node; raises for unsupported parts."""
@@ -241,6 +258,40 @@ class _Evaluator(ast.NodeVisitor):
                 hint="text is compared with quoted text: id == '3'; numbers are not quoted",
             )
         return np.asarray(sides[0] == sides[1])
+
+
+class _ByNumber(ast.NodeTransformer):
+    """Replaces comparisons of some columns of text by those of the rows for which they are true."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._columns = columns
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        fields = {source_of(one) for one in _fields_of(node)}
+        if not fields or not fields <= self._columns.keys():
+            return self.generic_visit(node)
+        flags = _Evaluator(self._columns).flags(node)
+        few, word = (flags, "in") if 2 * flags.sum() <= len(flags) else (~flags, "not in")
+        return ast.parse(f"number {word} {np.flatnonzero(few).tolist()}", mode="eval").body
+
+    def visit_Name(self, node: ast.expr) -> ast.AST:
+        if (name := source_of(node)) in self._columns:
+            raise StepError(
+                f"Field {name!r} is compared with quoted text only, in {name} != 'bad' or "
+                f"{name} in ['good', 'unsure']"
+            )
+        return node
+
+    visit_Attribute = visit_Name  # noqa: N815 - name set by `ast`
+
+
+def _fields_of(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the names of fields below a node, each with its parts."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        yield node
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _fields_of(child)
 
 
 def _operands(node: ast.expr) -> list[ast.expr]:

@@ -336,5 +336,5 @@ def test_what_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         Expression(text)
     assert caught.value.hint == HINT
-    with pytest.raises(UsageError, match="more than 20000 characters"):
-        Expression("(" * 10_000 + "length" + ")" * 10_000)
+    with pytest.raises(UsageError, match="more than 200000 characters"):
+        Expression("(" * 100_000 + "length" + ")" * 100_000)
