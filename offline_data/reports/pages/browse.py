@@ -49,6 +49,7 @@ from offline_data.reports.pages.episodes import read_episode, read_frames
 from offline_data.reports.pages.page import icon, page, section, security_policy
 from offline_data.reports.pages.table import document_table, episode_table, quality_table
 from offline_data.reports.pages.texts import Decode, ShownDocuments, is_text
+from offline_data.reports.pages.videos import Part, episode_videos, read_part
 from offline_data.reports.pages.viewer import (
     dataset_data,
     episode_data,
@@ -162,6 +163,8 @@ class _DatasetHandler(BaseHTTPRequestHandler):
             self._admit(address.path.removeprefix("/open/"))
         elif not self._has_cookie():
             self._refuse("Open the address that `offline-data browse` printed.")
+        elif address.path == "/part/video":
+            self._respond(lambda: _video_part(self.server, query, self.headers.get("Range")))
         elif address.path not in _PAGES:
             self._fail(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
@@ -215,10 +218,17 @@ class _DatasetHandler(BaseHTTPRequestHandler):
         onward = icon() + element("meta", http_equiv="refresh", content="0; url=/")
         self._answer(HTTPStatus.OK, f"<!doctype html>{onward}".encode(), {"Set-Cookie": cookie})
 
-    def _respond(self, answer: Callable[[], bytes | _Typed]) -> None:
+    def _respond(self, answer: Callable[[], bytes | _Typed | Part]) -> None:
         """Answer with what is returned, or the error that is raised."""
         try:
-            self._answer(HTTPStatus.OK, answer())
+            found = answer()
+            if isinstance(found, Part):
+                span = f"bytes {found.first}-{found.stop - 1}/{found.size}"
+                headers = {"Content-Range": span, "Accept-Ranges": "bytes"}
+                typed = _Typed("video/mp4", found.content)
+                self._answer(HTTPStatus.PARTIAL_CONTENT, typed, headers)
+            else:
+                self._answer(HTTPStatus.OK, found)
         except NotFoundError as error:
             self._fail(HTTPStatus.NOT_FOUND, error.message)
         except (UsageError, FormatError) as error:
@@ -304,7 +314,7 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         listed = np.arange(min(reader.episode_count, _MOST_LISTED))
         data["columns"] = episode_table(reader, listed)
     asked = f" (reads {human_bytes(entry.bytes)})" * (entry.bytes > _AT_ONCE)
-    parts = ("episode", "frames", "document", "findings", "quality", "leaves", "marks")
+    parts = ("episode", "frames", "document", "findings", "quality", "leaves", "marks", "video")
     marks = read_marks(entry.path, entry.manifest)
     data |= {
         "listed": len(listed),
@@ -318,7 +328,18 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
 
 def _episode_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     reader = open_reader(server.entry(query.get("id", "")).path)
-    return _json(episode_data(read_episode(reader, _number(query, "number"), pictures=0)))
+    number = _number(query, "number")
+    data = episode_data(read_episode(reader, number, pictures=0))
+    videos = {key: one.times for key, one in episode_videos(reader, number).items()}
+    return _json({**data, "videos": videos})
+
+
+def _video_part(server: DatasetServer, query: Mapping[str, str], asked: str | None) -> Part:
+    reader = open_reader(server.entry(query.get("id", "")).path)
+    number, key = _number(query, "number"), query.get("camera", "")
+    if not number < reader.episode_count or key not in (found := episode_videos(reader, number)):
+        raise NotFoundError(f"Episode {number} has no video of {key[:100]!r}")
+    return read_part(found[key].path, asked)
 
 
 def _frames_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:

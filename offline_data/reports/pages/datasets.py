@@ -20,7 +20,7 @@ from offline_data.reports.pages import sections
 from offline_data.reports.pages.episodes import curve_leaves, encode_picture, read_pictures
 from offline_data.reports.pages.page import page, section
 from offline_data.reports.pages.texts import is_text
-from offline_data.reports.pictures import timeline
+from offline_data.reports.pictures import leaf_curves, space_evenly, timeline
 from offline_data.store.library import Entry
 from offline_data.store.reader import DatasetReader, open_reader
 
@@ -145,10 +145,17 @@ def thumbnail(reader: DatasetReader) -> tuple[str, bytes]:
             return encode_picture(pixels[0])
         except MissingDependencyError:
             pass
-    if is_text(reader) or REWARD not in reader.step_leaves:
+    curves = [] if is_text(reader) else curve_leaves(reader)
+    if not curves:
         path = "".join(f"M8,{y}H{x}" for y, x in ((10, 62), (17, 56), (24, 64), (31, 48), (38, 60)))
     else:
-        values = timeline(reader, middle, _POINTS).cumulated
+        steps = space_evenly(0, length, _POINTS)
+        rewarded = curves[0] == REWARD
+        values = (
+            timeline(reader, middle, _POINTS).cumulated
+            if rewarded
+            else leaf_curves(reader, curves[0], middle, (), steps).values[0]
+        )
         values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
         with np.errstate(over="ignore"):
             span = float(np.ptp(values)) or 1.0

@@ -25,7 +25,8 @@ class Frames {
 
   // Ask for the frames of a step, and of `ahead` chunks after it.
   async want(step, length, ahead = 0) {
-    if (!this.viewer.data.served || !this.viewer.film.live.length) return;
+    const { viewer, number } = this;
+    if (!viewer.data.served || viewer.film.live.every(camera => viewer.film.played(number, camera))) return;
     const last = Math.floor((length - 1) / CHUNK);
     for (let chunk = Math.floor(step / CHUNK), to = Math.min(last, chunk + ahead); chunk <= to; chunk++) {
       if (this.asked.has(chunk)) continue;
@@ -74,16 +75,30 @@ class Film {
   build() {
     const { viewer, live } = this, shown = viewer.pinned === null ? [viewer.number] : [viewer.number, viewer.pinned];
     this.tiles = shown.flatMap(number => live.map((camera, place) => {
-      const image = make("img", { alt: "", width: camera.width, height: camera.height });
+      const played = this.played(number, camera);
+      const image = played ? this.video(number, camera) : make("img", { alt: "", width: camera.width, height: camera.height });
       const label = viewer.pinned === null ? camera.label : `${camera.label}, episode ${number}`;
       const key = live.length > 1 && viewer.pinned === null ? [make("kbd", {}, `${place + 1}`), " "] : [];
       const button = make("button", { type: "button", class: "camera", "aria-pressed": this.camera === place, title: "Enlarge" }, image, make("span", {}, ...key, label));
       button.onclick = () => this.enlarge(place);
-      return { number, camera, image, button };
+      return { number, camera, image, button, played };
     }));
     this.place.replaceChildren(...this.tiles.map(tile => tile.button));
     this.pack();
     this.strip();
+  }
+
+  // The times of a video that the browser plays itself.
+  played(number, camera) { return this.unplayable ? undefined : this.viewer.loaded.get(number)?.videos?.[camera.key]; }
+
+  video(number, camera) {
+    const { served } = this.viewer.data, source = `${served.video}&number=${number}&camera=${encodeURIComponent(camera.key)}`;
+    const made = make("video", { src: source, width: camera.width, height: camera.height, preload: "auto", "aria-label": `${camera.label}, episode ${number}` });
+    made.muted = true;
+    made.addEventListener("seeked", () => this.paint());
+    made.addEventListener("loadedmetadata", () => this.paint());
+    made.addEventListener("error", () => { if (!this.unplayable) { this.unplayable = true; this.build(); this.paint(); } });
+    return made;
   }
 
   enlarge(place) {
@@ -134,7 +149,12 @@ class Film {
 
   paint() {
     const { viewer } = this;
-    for (const { number, camera, image } of this.tiles ?? []) {
+    for (const { number, camera, image, played } of this.tiles ?? []) {
+      if (played) { // a video that still seeks goes on to the newest step afterwards
+        const time = played[Math.min(viewer.step, played.length - 1)];
+        if (!image.seeking && image.readyState && Math.abs(image.currentTime - time) > 1e-4) image.currentTime = time;
+        continue;
+      }
       const frames = this.frames(number, viewer.loaded.get(number)), length = viewer.loaded.get(number)?.length ?? 1;
       const step = Math.min(viewer.step, length - 1), source = frames.at(camera.key, step);
       if (source && image.src !== source) image.src = source;
@@ -143,7 +163,7 @@ class Film {
     }
   }
 
-  get ready() { return !this.tiles?.length || this.frames(this.viewer.number).has(this.viewer.step); }
+  get ready() { return !this.tiles?.length || this.tiles.every(tile => tile.played) || this.frames(this.viewer.number).has(this.viewer.step); }
 
   async strip() {
     const box = one(".thumbnails"), { viewer, live } = this, { number } = viewer, episode = viewer.episode;
