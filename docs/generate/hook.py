@@ -50,6 +50,7 @@ def navigation() -> list[Any]:
         *below("guides/"),
         "your-files.md",
         "record.md",
+        "viewer.md",
         "episodes.md",
         "alignment.md",
         "share.md",

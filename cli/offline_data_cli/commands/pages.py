@@ -18,6 +18,7 @@ from offline_data_cli.result import Result
 
 if TYPE_CHECKING:
     from offline_data.reports.pages.texts import Decode
+    from offline_data.store.library import Entry
     from offline_data.store.manifest import Manifest
 
 Replace = Annotated[bool, option("Replace an existing file.", "--force")]
@@ -39,6 +40,14 @@ def report(
     episode: Annotated[
         int | None,
         option("Only this episode, in one file of at most about 16 MB.", metavar="N", min=0),
+    ] = None,
+    episodes: Annotated[
+        str | None,
+        option(
+            "Episodes that the page plays. (default: outliers, the best, the worst and some at "
+            "random, up to 4 MiB)",
+            metavar="A:B",
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -69,10 +78,12 @@ def report(
         for file, content in picture:
             write_page(name, new_file(str(path.with_name(file)), force), content)
         return write_page(name, path, card_text[1])
-    if len(entries) > 1 and (episode is not None or tokenizer):
+    if len(entries) > 1 and (episode is not None or episodes is not None or tokenizer):
         raise UsageError(
-            "--episode and --tokenizer take one dataset", hint="run it for each of them"
+            "--episode, --episodes and --tokenizer take one dataset", hint="run it for each of them"
         )
+    if episode is not None and episodes is not None:
+        raise UsageError("--episode and --episodes exclude each other", hint="remove one of them")
     # names of datasets as those of files
     names = [re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] for entry in entries]
     plain = "-vs-".join(name or "dataset" for name in names)[:120]
@@ -86,13 +97,34 @@ def report(
         else:
             decode = find_decoder(context.settings.root, entries[0].manifest, tokenizer)
             content = report_page(
-                entries[0], workers=workers, progress=context.progress, decode=decode
+                entries[0],
+                episodes=_numbers(entries[0], episodes),
+                workers=workers,
+                progress=context.progress,
+                decode=decode,
             )
         return write_page(str(entries[0].id), path, content)
     from offline_data.reports.pages.compare import compare_page
 
     content = compare_page(entries, workers=workers, progress=context.progress)
     return write_page([str(entry.id) for entry in entries], path, content)
+
+
+def _numbers(entry: "Entry", episodes: str | None) -> range | None:
+    """Return the episodes `A:B` of a dataset; raises `UsageError` if there are none."""
+    from offline_data.formats.options import parse_range
+
+    if episodes is None:
+        return None
+    count = int(entry.manifest.counts["episodes"])
+    first, stop = parse_range(episodes)
+    found = range(first or 0, count if stop is None else min(stop, count))
+    if not found:
+        raise UsageError(
+            f"--episodes is {episodes!r}, and {entry.id} has episodes 0 to {count - 1:,}",
+            hint="--episodes 0:10 takes the first ten",
+        )
+    return found
 
 
 def compare(
@@ -130,9 +162,9 @@ def browse(
     ] = 0,
     no_open: Annotated[bool, option("Do not open the browser.")] = False,
 ) -> Result:
-    """Browse the datasets on this disk in a web browser.
+    """Look at the datasets on this disk in a web browser, and mark episodes.
 
-    Serves read-only pages, to this machine only.
+    Serves pages to this machine only, and changes nothing but marks.
     """
     import typer
 

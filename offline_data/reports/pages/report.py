@@ -35,7 +35,7 @@ from offline_data.store.reader import DatasetReader, open_reader
 
 # Bytes of the episodes in a report. Its table and charts are bounded, too: a report of a dataset with
 # fewer than a few hundred leaves takes at most about 8 MiB.
-EPISODES_BYTES = 4 << 20
+EPISODES_BYTES, LARGEST_BYTES = 4 << 20, 64 << 20  # by default, and where they are chosen
 _LEAST_EPISODES = 12  # among which the bytes of pictures are divided
 
 MOST_LISTED = 10_000  # episodes in the table of a report
@@ -58,7 +58,7 @@ def report_page(
 
     The page loads nothing, and names no folder of this machine. It plays `episodes`, with fewer
     frames if they are many; None: outliers, the best and worst by return and others at random, as
-    many as fit `budget` bytes. `decode` turns tokens of a text dataset into text; None: their
+    many as fit `budget` bytes; of chosen ones as many as fit `LARGEST_BYTES`. `decode` turns tokens of a text dataset into text; None: their
     numbers are shown. Raises `ManifestError` or `FormatError` if a file is missing or damaged,
     `NotFoundError` without such an episode.
     """
@@ -70,11 +70,12 @@ def report_page(
         "findings": findings_data(found),
         "marks": marks_data(read_marks(entry.path, entry.manifest)),
     }
+    most = budget if episodes is None else LARGEST_BYTES
     if is_text(reader):
         documents = ShownDocuments.of(reader)
         count = len(documents.lengths)
         numbers = episodes or np.random.default_rng(0).permutation(count).tolist()
-        shown = _embed(numbers, lambda n: documents.show(n, decode), budget, episodes is None)
+        shown = _embed(numbers, lambda n: documents.show(n, decode), most)
         listed = np.arange(min(count, MOST_LISTED))
         table = document_table(reader, documents.lengths)
         leaves = as_html((documents.summary(decoded=decode is not None), _schema(info)))
@@ -87,7 +88,7 @@ def report_page(
         def read(number: int) -> dict[str, Any]:
             return episode_data(read_episode(reader, number, budget=each))
 
-        shown = _embed(numbers, read, budget, episodes is None)
+        shown = _embed(numbers, read, most)
         listed = _listed(reader, shown, quality.order("outliers"))
         table = [*episode_table(reader, listed), *quality_table(quality, listed)]
         middle = next(iter(shown))
@@ -124,15 +125,13 @@ def episode_page(entry: Entry, number: int) -> bytes:
     return viewer_page(info, data, leaves=_schema(info), note=size)
 
 
-def _embed(
-    numbers: Iterable[int], read: Callable[[int], Any], budget: int, until: bool
-) -> dict[int, Any]:
-    """Return what is read of each number; `until` it takes more than `budget` bytes."""
+def _embed(numbers: Iterable[int], read: Callable[[int], Any], most: int) -> dict[int, Any]:
+    """Return what is read of each number, until it takes more than `most` bytes."""
     shown: dict[int, Any] = {}
     for number in numbers:
         one = read(number)
-        budget -= len(json.dumps(one))
-        if until and budget < 0 and shown:
+        most -= len(json.dumps(one))
+        if most < 0 and shown:
             break
         shown[number] = one
     return shown
