@@ -208,7 +208,9 @@ def _frames(
     """Return pictures of at most `budget` bytes, unless one takes more."""
     pixels, note = read_pictures(reader, key, begin + steps, side)
     files = [encode_picture(picture, fast=budget is None) for picture in pixels]
-    while budget and len(files) > 1 and sum(len(content) for _, content in files) > budget:
+    while (
+        budget is not None and len(files) > 1 and sum(len(content) for _, content in files) > budget
+    ):
         files, steps = files[::2], steps[::2]
     return Frames(join_key(key), tuple(steps.tolist()), tuple(files), note)
 

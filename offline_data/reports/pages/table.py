@@ -71,9 +71,13 @@ def quality_table(quality: EpisodeQuality, listed: NDArray[np.int64]) -> list[di
 
 
 def document_table(reader: DatasetReader, lengths: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return the columns of the documents of a text dataset, whose tokens are `lengths`."""
+    """Return the columns of the documents of a text dataset, whose tokens are `lengths`.
+
+    Of pairs, whose two are episodes of their own, there are no others.
+    """
     columns = [_column("length", "Tokens", lengths)]
-    if is_packed(reader) and len(token_leaves(reader)) == 1:
+    pairs = len(token_leaves(reader)) == 2 or ("chosen",) in reader.episodes
+    if is_packed(reader) and not pairs:
         listed = np.arange(len(lengths))
         columns += [
             one for one in episode_table(reader, listed) if one["key"] not in {"length", "curve"}

@@ -67,6 +67,24 @@ def rich_batch(seed: int = 0, rewards: float = 1.0) -> EpisodeBatch:
     )
 
 
+def flat_batch(state: np.ndarray) -> EpisodeBatch:
+    """Return one episode of these states, `[n + 1, features]`, and of no reward."""
+    rows = len(state) - 1
+    terminated = np.zeros((rows, 1), bool)
+    terminated[-1] = True
+    return EpisodeBatch(
+        lengths=np.array([rows]),
+        steps={
+            ("action",): np.zeros((rows, 2), np.float32),
+            ("next", "reward"): np.zeros((rows, 1)),
+            ("next", "terminated"): terminated,
+            ("next", "truncated"): ~terminated & False,
+        },
+        observations={("observation",): state},
+        final_observation=np.array([True]),
+    )
+
+
 def write(root: Path, name: str, batch: EpisodeBatch, **manifest: Any) -> Entry:
     """Write a batch as `local:NAME@1` under a root."""
     folder = root / "local" / name / "1"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 VOID = {"br", "img", "input", "link", "meta"}
 
@@ -60,12 +65,25 @@ def parse(content: bytes | str) -> Element:
     return parser.open[0]
 
 
+def _refuse(constant: str) -> None:
+    raise AssertionError(constant)
+
+
+def data_of(page: Element) -> dict[str, Any]:
+    """Return the JSON from which a viewer draws; fails on NaN, which is not JSON."""
+    (block,) = page.all("div", id="data")[0].all("script", type="application/json")
+    found: dict[str, Any] = json.loads(block.text, parse_constant=_refuse)
+    return found
+
+
 def charts(page: Element) -> dict[str, Any]:
-    """Return what each chart of a page draws, by title, the first of each; fails on NaN, which is not JSON."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
+    """Return what each chart of a page draws, by title, the first of each."""
     blocks = page.all("script", type="application/json")
-    found = [json.loads(block.text, parse_constant=refuse) for block in blocks]
+    found = [json.loads(block.text, parse_constant=_refuse) for block in blocks]
     return {one["title"]: one for one in reversed(found) if "title" in one}
+
+
+def levels(camera: dict[str, Any]) -> list[int]:
+    """Return the mean grey level of each picture of a camera, as Pillow decodes it."""
+    files = [base64.b64decode(file) for file in camera["files"]]
+    return [round(np.asarray(Image.open(io.BytesIO(file))).mean()) for file in files]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from offline_data.analysis.episodes import episode_quality
 from offline_data.base.errors import NotFoundError
-from offline_data.reports.pages.episodes import Frames, example_episodes, read_episode
+from offline_data.reports.pages.episodes import (
+    Frames,
+    example_episodes,
+    read_episode,
+    read_frames,
+)
 from offline_data.store.library import Entry
 from offline_data.store.reader import open_reader
-from tests.reports.pages.conftest import HOSTILE, LENGTHS
+from tests.analysis.test_episodes import STATE, walks
+from tests.reports.pages.conftest import HOSTILE, LENGTHS, write
 
 
 def pixels(frames: Frames, place: int = 0) -> np.ndarray:
@@ -21,15 +29,13 @@ def pixels(frames: Frames, place: int = 0) -> np.ndarray:
 
 def test_curves_are_the_values_of_the_steps(rich: Entry) -> None:
     reader = open_reader(rich.path)
-    shown = read_episode(reader, 2, 10, 20)
-    assert (shown.length, shown.first, shown.stop) == (30, 10, 20)
-    assert (shown.terminated, shown.truncated, shown.final_observation) == (False, True, False)
+    shown = read_episode(reader, 2)
+    assert (shown.number, shown.length, shown.final_observation) == (2, 30, False)
     curves = {one.key: one for one in shown.curves}
     rows = np.arange(8, 38)
-    assert curves["next/reward"].values.tolist() == [rows[10:20].tolist()]
-    assert curves["return so far"].values[0, 0] == rows[:11].sum()
-    assert shown.returned == rows.sum()
-    state = reader.episode_batch(2, 3).observations[("observation", "state")][10:20]
+    assert curves["next/reward"].values.tolist() == [rows.tolist()]
+    assert curves["return so far"].values.tolist() == [np.cumsum(rows).tolist()]
+    state = reader.episode_batch(2, 3).observations[("observation", "state")][:30]
     assert curves["observation/state"].names == ("[0]", "[1]", "[2]")
     np.testing.assert_array_equal(curves["observation/state"].values, state.T)
     assert list(curves) == ["next/reward", "return so far", "action", "observation/state"]
@@ -62,7 +68,7 @@ def test_frames_of_an_episode_stay_within_their_budget(rich: Entry) -> None:
     whole = read_episode(reader, 2)
     assert {one.steps for one in whole.frames} == {tuple(range(30))}
     assert {kind for one in whole.frames for kind, _ in one.files} == {"image/webp"}
-    assert not whole.notes
+    assert whole.notes == ("The last observation of this episode is unknown.",)
     sizes = [len(content) for one in whole.frames for _, content in one.files]
     small = read_episode(reader, 2, budget=sum(sizes) // 4)
     for one in small.frames:
@@ -88,12 +94,49 @@ def test_texts_are_given_where_they_change(rich: Entry) -> None:
     assert changes == ((0, f"go 0 {HOSTILE}"), (4, f"go 1 {HOSTILE}"))
 
 
-@pytest.mark.parametrize(("number", "first"), [(3, 0), (-1, 0), (0, 7)])
-def test_there_is_no_such_step(rich: Entry, number: int, first: int) -> None:
-    with pytest.raises(NotFoundError):
-        read_episode(open_reader(rich.path), number, first, first + 1)
+@pytest.mark.parametrize("number", [3, -1, 10**15])
+def test_there_is_no_such_episode(rich: Entry, number: int) -> None:
+    with pytest.raises(NotFoundError, match="has no episode"):
+        read_episode(open_reader(rich.path), number)
+    with pytest.raises(NotFoundError, match="has no such frames"):
+        read_frames(open_reader(rich.path), number, np.arange(1), 160, None)
 
 
-def test_examples_are_of_the_lowest_median_and_highest_return(rich: Entry) -> None:
-    found = example_episodes(open_reader(rich.path))
-    assert found == {1: "lowest return", 0: "median return", 2: "highest return"}
+def test_frames_are_those_of_the_steps_and_the_camera(rich: Entry) -> None:
+    reader = open_reader(rich.path)
+    every = read_frames(reader, 2, np.array([3, 29]), 160, None)
+    names = ["camera", "pixels", "stack", "depth"]
+    assert [one.key for one in every] == [f"observation/{name}" for name in names]
+    assert {one.steps for one in every} == {(3, 29)}
+    assert [int(pixels(every[1], place).mean()) for place in range(2)] == [13, 39]
+    (one,) = read_frames(reader, 2, np.array([29]), 12, 1)
+    assert (one.key, pixels(one).shape, pixels(one).mean()) == (
+        "observation/pixels",
+        (12, 10, 3),
+        39,
+    )
+    (large,) = read_frames(reader, 0, np.arange(1), 640, 0)
+    assert pixels(large).shape == (32, 40, 3)
+    for steps, camera in ([30], None), ([-1], None), ([], None), ([0], 4), ([0], 10**15):
+        with pytest.raises(NotFoundError):
+            read_frames(reader, 2, np.array(steps, int), 160, camera)
+
+
+def test_examples_begin_with_outliers_the_best_and_the_worst(rich: Entry, tmp_path: Path) -> None:
+    assert [*example_episodes(open_reader(rich.path))] == [2, 0, 1]
+    batch = walks([9] * 50)
+    batch.observations[STATE][-10:] *= 1000  # of the last episode
+    returns = np.random.default_rng(0).permutation(50).astype(float)
+    batch.steps["next", "reward"][:] = np.repeat(returns, 9)[:, None]
+    reader = open_reader(write(tmp_path, "many", batch).path)
+    quality = episode_quality(reader)
+    found = [*example_episodes(reader, quality)]
+    assert sorted(found) == [*range(50)]
+    flagged = [number for number in quality.order("outliers") if quality["outliers"][number]][:8]
+    assert found[: len(flagged)] == flagged
+    assert 49 in flagged
+    order = np.argsort(returns)
+    extreme = [one for one in [*order[::-1][:4], *order[:4]] if one not in flagged]
+    assert found[len(flagged) :][: len(extreme)] == extreme
+    assert found != [*example_episodes(reader, quality, seed=1)]
+    assert found == [*example_episodes(reader, quality)]

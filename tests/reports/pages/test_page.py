@@ -98,14 +98,27 @@ def test_the_policy_of_a_page_allows_its_own_style_and_script_only(served: bool)
     assert policy.attributes["http-equiv"] == "Content-Security-Policy"
     rules = dict(rule.split(" ", 1) for rule in str(policy.attributes["content"]).split("; "))
     (style,), (script,) = made.all("style"), made.all("script")
+    folder = Path(page_module.__file__).parent
+    for content, names in (
+        (style.text, ("page.css", "viewer.css")),
+        (
+            script.text,
+            ("page.js", "list.js", "viewer.js"),
+        ),
+    ):
+        assert content == "".join((folder / name).read_text(encoding="utf-8") for name in names)
     for name, content in (("style-src", style.text), ("script-src", script.text)):
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert rules.pop(name) == f"'sha256-{digest}'"
-    own = (
-        {"connect-src": "'self'", "form-action": "'self'"} if served else {"form-action": "'none'"}
-    )
-    images = "data: 'self'" if served else "data:"
-    assert rules == {"default-src": "'none'", "base-uri": "'none'", "img-src": images, **own}
+    own = "'self'" if served else "'none'"
+    assert rules == {
+        "default-src": "'none'",
+        "base-uri": "'none'",
+        "img-src": "data: 'self'" if served else "data:",
+        "media-src": own,
+        "form-action": own,
+        **({"connect-src": "'self'"} if served else {}),
+    }
     assert not any("style" in one.attributes for one in made.all("*"))
 
 

@@ -12,8 +12,7 @@ from PIL import Image
 from offline_data.base.errors import MissingDependencyError
 from offline_data.reports.pages.preview import card_files
 from offline_data.store.library import Entry
-from tests.reports.pages.conftest import write
-from tests.reports.pages.test_report import flat_batch
+from tests.reports.pages.conftest import flat_batch, write
 
 
 def pixels(content: bytes) -> np.ndarray:

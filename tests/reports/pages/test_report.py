@@ -1,64 +1,156 @@
-"""Reports and comparisons: histograms against numpy, escaping, bounds, and odd datasets."""
+"""Reports: what they hold against the rows by numpy and Pillow; escaping, bounds, and odd datasets."""
 
 from __future__ import annotations
 
 import base64
 import json
-import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from offline_data.analysis.episodes import episode_quality
 from offline_data.base.errors import ManifestError, NotFoundError
 from offline_data.base.files import human_bytes
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD
-from offline_data.reports.pages.compare import common_bins, compare_page, distance
-from offline_data.reports.pages.report import MOST_LISTED, episode_page, report_page
-from offline_data.reports.pictures import histogram_of
-from offline_data.store.library import Entry, entry_at, list_datasets
+from offline_data.reports.pages.compare import compare_page
+from offline_data.reports.pages.report import episode_page, report_page
+from offline_data.store.library import Entry, entry_at
+from offline_data.store.marks import write_marks
 from offline_data.store.reader import open_reader
 from tests.analysis.test_episodes import STATE, walks
-from tests.reports.pages.conftest import HOSTILE, rich_batch, write
-from tests.reports.pages.parsed import charts, parse
+from tests.reports.pages.conftest import HOSTILE, LENGTHS, flat_batch, rich_batch, write
+from tests.reports.pages.parsed import Element, charts, data_of, levels, parse
+
+STARTS = np.cumsum([0, *LENGTHS[:-1]])
+REWARDS = np.arange(sum(LENGTHS))
 
 
-def flat_batch(state: np.ndarray) -> EpisodeBatch:
-    """Return one episode of these states, `[n + 1, features]`, and of no reward."""
-    rows = len(state) - 1
-    terminated = np.zeros((rows, 1), bool)
-    terminated[-1] = True
-    return EpisodeBatch(
-        lengths=np.array([rows]),
-        steps={
-            ("action",): np.zeros((rows, 2), np.float32),
-            ("next", "reward"): np.zeros((rows, 1)),
-            ("next", "terminated"): terminated,
-            ("next", "truncated"): ~terminated & False,
-        },
-        observations={("observation",): state},
-        final_observation=np.array([True]),
-    )
+@pytest.fixture(scope="module")
+def report(rich: Entry) -> Element:
+    return parse(report_page(rich))
 
 
-def test_histograms_count_every_value(rich: Entry) -> None:
-    page = parse(report_page(rich))
-    shown = charts(page.all("section", id="leaves")[0])
-    shown |= charts(page.all("section", id="returns")[0])
-    actions = np.asarray(open_reader(rich.path).step(("action",))).astype(int)
+@pytest.fixture(scope="module")
+def data(report: Element) -> dict[str, Any]:
+    return data_of(report)
+
+
+def columns(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of each column of the list, texts as words."""
+    return {
+        one["key"]: [one["words"][code] for code in one["values"]]
+        if one["kind"] == "text"
+        else one["values"]
+        for one in data["columns"]
+    }
+
+
+def leaves(page: Element) -> Element:
+    return page.all("details", id="leaves")[0]
+
+
+def unpacked(track: Any) -> np.ndarray:
+    """Return the values of a track `[features, steps]`; codes are 254 levels, and 255 for none."""
+    if isinstance(track, list):
+        return np.array(track, np.float64)
+    low, high = (np.array(track[end], np.float64)[:, None] for end in ("low", "high"))
+    codes = np.frombuffer(base64.b64decode(track["codes"]), np.uint8).reshape(len(low), -1)
+    return np.where(codes == 255, np.nan, low + (high - low) * codes / 254)
+
+
+def test_the_list_has_the_episodes_of_the_dataset(rich: Entry, data: dict[str, Any]) -> None:
+    found = columns(data)
+    assert data["listed"] == [0, 1, 2]
+    assert found["length"] == [*LENGTHS]
+    assert found["return"] == [21, 7, 675]
+    assert found["terminated"] == found["final_observation"] == [1, 1, 0]
+    assert found["truncated"] == [0, 0, 1]
+    assert found["instruction"] == [f"go {row // 4} {HOSTILE}" for row in STARTS]
+    curves = []
+    for start, length in zip(STARTS, LENGTHS, strict=True):
+        so_far = np.r_[0, np.cumsum(REWARDS[start : start + length])]
+        curves += so_far[np.rint(np.linspace(0, 1, 32) * length).astype(int)].tolist()
+    assert found["curve"] == np.rint(np.array(curves) * 99 / 675).tolist()
+    quality = episode_quality(open_reader(rich.path))
+    for name in ("idle", "jerk", "jerk_p95", "velocity"):
+        given = np.array(found[name], np.float64)
+        np.testing.assert_allclose(given, np.asarray(quality[name]), 1e-5)
+    assert found["outliers"] == np.asarray(quality["outliers"]).tolist()
+
+
+def test_episodes_are_their_values_pictures_and_texts(data: dict[str, Any]) -> None:
+    state = np.asarray(rich_batch().observations["observation", "state"])
+    actions = np.asarray(rich_batch().steps["action",])
+    assert {*data["shown"]} == {"0", "1", "2"}
+    for number, (start, length) in enumerate(zip(STARTS, LENGTHS, strict=True)):
+        one, first = data["shown"][str(number)], start + number  # an observation more for each
+        rows = slice(start, start + length)
+        assert (one["number"], one["length"]) == (number, length)
+        assert one["steps"] == [*range(length)]
+        assert one["final"] == (number < 2)
+        tracks = {key: unpacked(track) for key, track in one["tracks"].items()}
+        assert tracks["next/reward"].tolist() == [REWARDS[rows].tolist()]
+        assert tracks["return so far"].tolist() == [np.cumsum(REWARDS[rows]).tolist()]
+        assert tracks["action"].tolist() == [actions[rows].tolist()]
+        expected = state[first : first + length].T
+        np.testing.assert_allclose(tracks["observation/state"], expected, 1e-5)
+        assert {tuple(camera["steps"]) for camera in one["cameras"].values()} == {
+            tuple(range(length))
+        }
+        assert levels(one["cameras"]["observation/pixels"]) == [*range(first, first + length)]
+        given = np.array(levels(one["cameras"]["observation/camera"]))
+        assert abs(given - 6 * np.arange(first, first + length)).max() <= 2
+        changes = sorted({0, *range(-start % 4, length, 4)})
+        texts = [[step, f"go {(start + step) // 4} {HOSTILE}"] for step in changes]
+        assert one["texts"] == [["instruction", texts]]
+    assert data["shown"]["2"]["notes"] == ["The last observation of this episode is unknown."]
+
+
+def test_scales_and_facts_are_of_the_dataset(data: dict[str, Any]) -> None:
+    state = np.asarray(rich_batch().observations["observation", "state"])
+    seen = np.delete(state, [7, 9, 40], axis=0)  # without the final observations
+    tracks = {one["key"]: one for one in data["tracks"]}
+    assert (tracks["next/reward"]["low"], tracks["next/reward"]["high"]) == ([0], [37])
+    assert (tracks["return so far"]["low"], tracks["return so far"]["high"]) == ([0], [675])
+    np.testing.assert_allclose(tracks["observation/state"]["low"], np.nanmin(seen, 0), 1e-5)
+    np.testing.assert_allclose(tracks["observation/state"]["high"], np.nanmax(seen, 0), 1e-5)
+    assert tracks["observation/state"]["labels"] == ["[0]", "[1]", "[2]"]
+    assert data["facts"][:3] == ["3 episodes", "38 transitions", "4 cameras"]
+    sizes = {one["label"]: (one["height"], one["width"]) for one in data["cameras"]}
+    assert sizes == {"camera": (32, 40), "pixels": (24, 20), "stack": (16, 16), "depth": (20, 18)}
+    assert (data["kind"], data["rate"], data["marks"]) == ("film", None, {})
+
+
+def test_wide_leaves_are_packed_in_levels_of_their_range(tmp_path: Path) -> None:
+    state = np.random.default_rng(0).normal(0, 1, (201, 80))
+    state[:, 7] = np.nan
+    page = parse(report_page(write(tmp_path, "wide", flat_batch(state))))
+    values = unpacked(data_of(page)["shown"]["0"]["tracks"]["observation"])
+    assert np.isnan(values[7]).all()
+    np.testing.assert_allclose(values, state[:200].T, atol=8 / 254)
+    shown = charts(leaves(page))
+    assert set(shown) == {"observation", "observation: norm"}
+    np.testing.assert_allclose(unpacked(shown["observation"]), state[:200].T, atol=8 / 254)
+    narrow = parse(report_page(write(tmp_path / "x", "narrow", flat_batch(state[:, :1]))))
+    edges = charts(leaves(narrow))["observation"]["edges"]
+    assert (edges[0], edges[-1]) == pytest.approx((state[:, 0].min(), state[:, 0].max()), rel=1e-5)
+    assert isinstance(data_of(narrow)["shown"]["0"]["tracks"]["observation"], list)
+
+
+def test_histograms_count_every_value(rich: Entry, report: Element) -> None:
+    shown, reader = charts(leaves(report)), open_reader(rich.path)
+    actions = np.asarray(reader.step(("action",))).astype(int)
     assert shown["action"]["labels"] == ["0", "1", "2", "3"]
     assert shown["action"]["series"][0]["values"] == np.bincount(actions).tolist()
-    reward = shown["next/reward"]
-    expected = np.histogram(np.arange(38.0), reward["edges"])[0]
-    assert reward["series"][0]["values"] == expected.tolist()
-    expected = np.histogram([7, 1, 30], shown["length"]["edges"])[0]
-    assert shown["length"]["series"][0]["values"] == expected.tolist()
     state = [sum(shown[f"observation/state[{i}]"]["series"][0]["values"]) for i in range(3)]
     assert state == [38, 37, 38]  # one is NaN, and final observations do not count
     boxes = {one["name"]: one["values"] for one in shown["observation/state: ranges"]["levels"]}
-    reader, key = open_reader(rich.path), ("observation", "state")
+    key = ("observation", "state")
     known = np.asarray(reader.leaf("observations", key))[:40]
     rows = reader.observations_at(key, np.arange(38), after=False)
     assert boxes["least"] == pytest.approx(np.nanmin(known, 0), rel=1e-5)
@@ -66,86 +158,138 @@ def test_histograms_count_every_value(rich: Entry) -> None:
     assert boxes["median"] == pytest.approx(np.nanmedian(rows, 0), abs=0.02)
 
 
-def test_shares_in_common_bins_are_those_of_numpy_to_within_a_bin() -> None:
-    rng = np.random.default_rng(0)
-    parts = rng.normal(0, 1, 5000), rng.normal(4, 0.2, 3000)
-    found = [histogram_of("x", part) for part in parts]
-    edges, shares = common_bins(found)
-    assert len(edges) == 33
-    assert edges[0] <= min(part.min() for part in parts)
-    assert edges[-1] >= max(part.max() for part in parts)
-    for part, one, histogram in zip(parts, shares, found, strict=True):
-        assert one.sum() == pytest.approx(1)
-        exact = np.array([(part < edge).mean() for edge in edges])
-        width = histogram.edges[1] - histogram.edges[0]
-        below = np.array([(part < edge - width).mean() for edge in edges])
-        above = np.array([(part < edge + width).mean() for edge in edges])
-        given = np.concatenate([[0], np.cumsum(one)])
-        assert ((below - 1e-9 <= given) & (given <= above + 1e-9)).all()
-        assert abs(given - exact).max() < 0.02
-
-
-def test_a_report_escapes_everything_and_names_no_folder(rich: Entry) -> None:
+def test_a_report_escapes_everything_and_names_no_folder(
+    rich: Entry, report: Element, data: dict[str, Any]
+) -> None:
     content = report_page(rich)
-    page = parse(content)
-    assert page.all("section", id="metadata")[0].text.count(HOSTILE) >= 10
-    for name in ("state", "episodes"):
-        assert HOSTILE in page.all("section", id=name)[0].text
-    assert [one.attributes.get("type") for one in page.all("script")].count(None) == 1
-    assert not any(name.startswith("on") for one in page.all("*") for name in one.attributes)
-    sources = [str(one.attributes["src"]) for one in page.all("*") if "src" in one.attributes]
-    links = [str(one.attributes["href"]) for one in page.all("a")]
-    assert all(source.startswith("data:image/") for source in sources)
-    assert all(link.startswith("#") for link in links)
-    links = [link for link in links if not link.startswith("#episode=")]
-    assert b"hush" not in content
-    assert str(rich.path.parent).encode() not in content
-    sections = [one.attributes["id"] for one in page.all("section")]
-    names = ("state", "findings", "cameras", "returns", "episodes", "leaves", "metadata")
-    assert sections == list(names)
-    assert [link[1:] for link in links] == sections
+    assert report.all("details", id="about")[0].text.count(HOSTILE) >= 11
+    assert sum(one.attributes.get("type") is None for one in report.all("script")) == 1
+    (block,) = (one for one in report.all("div", id="data")[0].children if not isinstance(one, str))
+    assert "\\u003c" in block.text
+    assert not {*"<>&"} & {*block.text}
+    for page in (report, parse(data["findings"]["panel"]), parse(data["findings"]["line"])):
+        assert not page.all("script", src="x")
+        assert not page.all("img")
+        for one in page.all("*"):
+            assert not any(name.startswith("on") for name in one.attributes)
+            assert all(
+                str(one.attributes.get(name, "data:")).startswith(("data:", "#"))
+                for name in ("src", "href", "action", "srcset", "poster")
+            )
+    for hidden in (b"hush", str(rich.path.parent).encode()):
+        assert hidden not in content
 
 
-def test_the_table_of_many_episodes(tmp_path: Path) -> None:
-    batch = walks([9] * 150)
+def test_findings_of_hostile_names_are_text(tmp_path: Path) -> None:
+    name = "<b onclick=x>"
+    batch = flat_batch(np.zeros((5, 2)))
+    state = np.full((5, 1), np.nan)
+    state[:4] = 0
+    state[1] = np.nan
+    batch = replace(batch, observations={("observation", name): state})
+    found = data_of(parse(report_page(write(tmp_path, "odd", batch))))["findings"]
+    panel = parse(found["panel"])
+    assert f"Where: observation/{name}, episode 0, row 1" in panel.text
+    assert not [one for one in panel.all("*") if "onclick" in one.attributes]
+
+
+def test_findings_are_counted_by_severity_and_name_dead_cameras(tmp_path: Path) -> None:
+    black = replace(
+        flat_batch(np.zeros((5, 2))), observations={("pixels",): np.zeros((5, 16, 16, 3), np.uint8)}
+    )
+    found = data_of(parse(report_page(write(tmp_path, "black", black))))["findings"]
+    panel, line = parse(found["panel"]), parse(found["line"])
+    severities = [one.text for one in panel.all("b")]
+    words = {"error": "error", "warning": "warning", "info": "note"}
+    counts = {words[one]: severities.count(one) for one in dict.fromkeys(severities)}
+    said = [f"{count} {one}{'s' * (count > 1)}" for one, count in counts.items()]
+    assert [one.text for one in line.all("b")] == said
+    assert said[0] == "2 errors"
+    assert found["dead"].keys() == {"pixels"}
+    assert found["dead"]["pixels"].endswith("(RL050)")
+    assert "--audit all" in [one.text for one in panel.all("code")]
+    assert "`" not in panel.text
+
+
+def test_the_header_and_metadata_say_what_the_source_says(tmp_path: Path) -> None:
+    batch = flat_batch(np.c_[np.arange(41.0), np.full(41, 2.5), np.zeros((41, 1))])
+    features = {"observation": {"names": ["pan", "lift", "grip"]}}
+    about = {"description": "A [page](https://a.b) of **it**.", "fps": 5, "features": features}
+    page = parse(report_page(write(tmp_path, "one", batch, about=about)))
+    data, (metadata,) = data_of(page), page.all("details", id="about")
+    assert [one.text for one in page.all("h1")] == ["local:one@1"]
+    assert (data["rate"], data["kind"], data["cameras"]) == (5, "vectors", [])
+    assert data["facts"][:2] == ["1 episode", "40 transitions"]
+    (link,) = metadata.all("a")
+    assert (link.text, link.attributes["href"]) == ("page", "https://a.b")
+    assert "Rate5 Hz" in metadata.text
+    assert "features" not in metadata.text
+    assert "[1] lift is always 2.5; [2] grip is always 0." in leaves(page).text
+    assert "Always 0." in leaves(page).text  # the action, both features
+    assert set(charts(leaves(page))) == {"observation[0] pan"}
+    labels = {one["key"]: one["labels"] for one in data["tracks"]}
+    assert labels["observation"] == ["[0] pan", "[1] lift", "[2] grip"]
+
+
+def test_marks_and_notes_are_in_a_report(tmp_path: Path) -> None:
+    entry = write(tmp_path, "one", rich_batch())
+    write_marks(entry.path, entry.manifest, lambda marks: marks.with_mark(2, "bad", HOSTILE))
+    assert data_of(parse(report_page(entry)))["marks"] == {"2": {"mark": "bad", "note": HOSTILE}}
+
+
+def test_of_many_episodes_those_that_play_and_outliers_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offline_data.reports.pages.report.MOST_LISTED", 20)
+    batch = walks([9] * 50)
     state = np.asarray(batch.observations[STATE])
     state[-10:] = 1000 * state[-10:]  # of the last episode
-    page = parse(report_page(write(tmp_path, "many", batch)))
-    (table,) = (one for one in page.all("table") if "Outlier in" in one.text)
-    rows = table.all("tr")[1:]
-    numbers = [int(row.all("td")[0].text.removeprefix("Episode ")) for row in rows]
-    assert (len(rows), numbers) == (MOST_LISTED, sorted(numbers))
-    assert numbers[-1] == 149
-    assert "velocity" in rows[-1].all("td")[2].text
-    assert sum(len(row.all("a")) for row in rows) == 3
-    assert len(table.all("path")) == MOST_LISTED
-    assert "100 of 150 episodes: those that can be played here" in page.text
+    page = parse(report_page(write(tmp_path, "many", batch), budget=20_000))
+    data = data_of(page)
+    listed, shown = data["listed"], {int(number) for number in data["shown"]}
+    assert len(listed) == 20
+    assert listed == sorted(listed)
+    assert 49 in shown <= {*listed}
+    (outliers,) = (one for one in data["columns"] if one["key"] == "outliers")
+    bits = outliers["marked"][listed.index(49)]
+    names = [name for place, name in enumerate(outliers["names"]) if bits >> place & 1]
+    assert "velocity" in names
+    assert len(names) == outliers["values"][-1]
+    lengths = {len(one["values"]) for one in data["columns"] if one["kind"] != "curve"}
+    assert lengths == {20}
+    said = page.all("p", id="embedded")[0].text
+    assert f"plays {len(shown)} of 50 episodes: outliers, the best and the worst" in said
+    assert "20 are in the list" in said
 
 
-@pytest.mark.parametrize("moves", [True, False])
-def test_small_curves_without_rewards(moves: bool, tmp_path: Path) -> None:
+def test_without_rewards_there_is_no_curve(tmp_path: Path) -> None:
     batch = walks([1, 2, 90])
     steps = {key: column for key, column in batch.steps.items() if key != REWARD}
-    batch.observations[STATE][:] = np.nan_to_num(batch.observations[STATE])
-    if not moves:
-        steps["action",] = np.zeros((93, 1), np.int64)
-        batch = replace(batch, observations={("observation",): np.zeros((96, 1), np.int64)})
-    page = parse(report_page(write(tmp_path, "plain", replace(batch, steps=steps))))
-    (table,) = (one for one in page.all("table") if "Outlier in" in one.text)
-    titles = [cell.text for cell in table.all("th")]
-    assert titles[3:5] == (["Speed", "Steps"] if moves else ["Steps", "Return"])
-    curves = [str(one.attributes["d"]).count("L") + 1 for one in table.all("path")]
-    assert curves == ([1, 30] if moves else [])  # a single step has no speed
+    data = data_of(parse(report_page(write(tmp_path, "plain", replace(batch, steps=steps)))))
+    assert "curve" not in columns(data)
+    assert not {"next/reward", "return so far"} & {*data["shown"]["2"]["tracks"]}
+    assert columns(data)["return"] == [None] * 3
 
 
-def test_pictures_of_a_report_are_bounded(rich: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = report_page(rich)
-    monkeypatch.setattr("offline_data.reports.pages.report.PICTURE_BYTES", 8_000)
-    small = report_page(rich)
-    pictures = re.findall(r"UklGR[\w+/]+", small.decode())
-    assert sum(map(len, pictures)) < 2 * 4 / 3 * 8_000  # the strips repeat some
-    assert "frames of each camera" in small.decode()
-    assert len(small) < len(whole) < 1 << 20
+def test_episodes_fill_the_budget_and_begin_with_the_best_and_worst(rich: Entry) -> None:
+    counts = []
+    for budget in (1, 5_500, 9_000, 1 << 20):
+        page = parse(report_page(rich, budget=budget))
+        shown = data_of(page)["shown"]
+        counts.append(len(shown))
+        assert [*shown] == ["2", "0", "1"][: len(shown)]  # all but the first fit
+        assert len(shown) == 1 or sum(len(json.dumps(one)) for one in shown.values()) <= budget
+        assert ("of 30 frames of each camera" in str(shown["2"]["notes"])) == (budget < 1 << 20)
+        said = "".join(one.text for one in page.all("p", id="embedded"))
+        known = f"This file plays {len(shown)} of 3 episodes: outliers, the best and the worst"
+        assert said.startswith(known) if len(shown) < 3 else not said
+    assert counts == sorted(counts)
+    assert {1, 2, 3} == {*counts}
+    chosen = parse(report_page(rich, episodes=[1, 0]))
+    assert [*data_of(chosen)["shown"]] == ["1", "0"]
+    assert "plays 2 of 3 episodes. offline" in chosen.all("p", id="embedded")[0].text
+    with pytest.raises(NotFoundError, match="no episode 3"):
+        report_page(rich, episodes=[3])
 
 
 @pytest.mark.parametrize(
@@ -165,135 +309,13 @@ def test_odd_datasets_have_a_report(tmp_path: Path, batch: EpisodeBatch) -> None
     unknown = np.full((int(batch.lengths.sum()), 1), np.nan)
     batch = replace(batch, steps={**batch.steps, ("next", "reward"): unknown})
     entry = write(tmp_path, "odd", batch)
-    page = parse(report_page(entry))
-    assert f"{batch.lengths[0]}, in" in page.text or "length" in charts(page)
-    assert "return" not in charts(page)
+    data = data_of(parse(report_page(entry)))
+    assert columns(data)["length"] == batch.lengths.tolist()
+    assert columns(data)["return"] == [None] * len(batch.lengths)
+    assert {*data["shown"]} == {str(number) for number in range(len(batch.lengths))}
     both = parse(compare_page([entry, entry])).all("section", id="distributions")[0]
     assert "all identical." in both.text
     assert not charts(both)
-
-
-def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_path: Path) -> None:
-    entries = list_datasets(pages_root)
-    page = parse(compare_page(entries))
-    shown = charts(page)
-    reward = shown["next/reward"]
-    assert [one["name"] for one in reward["series"]] == ["local:other@1", "local:rich@1"]
-    assert reward["share"]
-    other, rich = (np.array(one["values"]) for one in reward["series"])
-    edges = np.array(reward["edges"])
-    assert edges[0] == 0
-    assert edges[-1] == 74
-    assert (other.sum(), rich.sum()) == pytest.approx((1, 1))
-    expected = np.histogram(np.arange(38.0), edges)[0] / 38
-    assert abs(np.cumsum(rich - expected)).max() <= 1 / 38 + 1e-9
-    said = page.all("section", id="distributions")[0].text
-    assert "length" not in shown  # the same in both
-    assert "7 features in common, 1 identical." in said
-    titles = list(shown)
-    small = [one.text for one in page.all("small")]
-    notes = [float(one.removeprefix("distance ")) for one in small if one.startswith("distance")]
-    assert (notes, len(titles)) == (sorted(notes, reverse=True), len(notes))
-    third = write(tmp_path, "third", flat_batch(np.ones((9, 3))))
-    length = charts(parse(compare_page([entries[0], third])))["length"]
-    assert length["edges"] == pytest.approx(np.linspace(1, 30, 33), abs=1e-4)
-    third_of = pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=1e-6)
-    assert [share for share in length["series"][0]["values"] if share] == third_of
-    rows = [
-        [cell.text for cell in row.all("td")]
-        for row in parse(compare_page([entries[0], third])).all("section", id="schema")[0].all("tr")
-    ]
-    assert ["action", "int64 []", "float32 [2]"] in rows
-    assert ["observation", "absent", "float64 [3]"] in rows
-    assert ["next/reward", "float64 [1]", "float64 [1]"] in rows
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_distance_is_that_of_the_sorted_values(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    one, other = rng.normal(0, 1, 4000), rng.gamma(2, 1 + seed, 4000)
-    span = max(one.max(), other.max()) - min(one.min(), other.min())
-    expected = np.abs(np.sort(one) - np.sort(other)).mean() / span
-    histograms = histogram_of("x", one), histogram_of("x", other)
-    assert distance(*histograms) == pytest.approx(expected, abs=1 / 64)
-    assert distance(*histograms) == distance(*reversed(histograms))
-    constants = [histogram_of("x", np.full(9, value)) for value in (2.0, 5.0)]
-    assert distance(*constants) == 1
-    assert distance(constants[0], constants[0]) == 0
-    low, high = histogram_of("x", np.zeros(5)), histogram_of("x", np.array([0.0, 1, 1, 1]))
-    assert distance(low, high) == pytest.approx(0.75, abs=1 / 16)
-
-
-def test_the_largest_differences_are_drawn_and_the_others_listed(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    state = np.repeat(rng.normal(0, 1, (301, 1)), 20, axis=1)
-    entries = [
-        write(tmp_path, name, flat_batch(state + shift * np.arange(20)))
-        for name, shift in (("a", 0.0), ("b", 0.1))
-    ]
-    part = parse(compare_page(entries)).all("section", id="distributions")[0]
-    assert list(charts(part))[::-1] == [f"observation[{n}]" for n in range(19, 7, -1)]
-    listed = [row.all("td")[0].text for row in part.all("tr")[1:]]
-    assert listed == [f"observation[{n}]" for n in range(7, 0, -1)]
-
-
-def test_a_report_begins_with_its_state_and_findings(tmp_path: Path) -> None:
-    batch = flat_batch(np.c_[np.arange(41.0), np.full(41, 2.5), np.zeros((41, 1))])
-    features = {"observation": {"names": ["pan", "lift", "grip"]}}
-    about = {"description": "A [page](https://a.b) of **it**.", "fps": 5, "features": features}
-    entry = write(tmp_path, "one", batch, about=about)
-    page = parse(report_page(entry))
-    overview, findings, *_, leaves, metadata = page.all("section")
-    line = [one.text for one in overview.all("p", class_="state")[0].all("*")]
-    assert line[:2] == ["40 rows", "1 episode"]
-    counts = [one.text.split()[0] for one in findings.all("div")[0].all("b")]
-    assert counts[0] == "error"
-    found = [one.text for one in findings.all("b")]
-    for severity in ("error", "warning", "info"):
-        number = found.count(severity)
-        words = f"{number} {severity}{'s' * (number > 1 and severity != 'info')}"
-        assert (words in line) == (number > 0)
-    (link,) = overview.all("a")
-    assert (link.text, link.attributes["href"]) == ("page", "https://a.b")
-    assert "[1] lift is always 2.5; [2] grip is always 0." in leaves.text
-    assert "Always 0." in leaves.text  # the action, both features
-    assert set(charts(leaves)) == {"observation[0] pan"}
-    assert "Rate5 Hz" in metadata.text
-    assert "features" not in metadata.text
-    assert metadata.all("details")
-
-
-def test_axes_end_at_the_data_and_wide_leaves_are_heat_maps(tmp_path: Path) -> None:
-    state = np.random.default_rng(0).normal(0, 1, (201, 80))
-    state[:, 7] = np.nan
-    entry = write(tmp_path, "wide", flat_batch(state))
-    page = parse(report_page(entry))
-    leaves = charts(page.all("section", id="leaves")[0])
-    assert set(leaves) == {"observation", "observation: norm"}
-    heat = leaves["observation"]
-    codes = np.frombuffer(base64.b64decode(heat["codes"]), np.uint8).reshape(80, 200)
-    low, high = (np.array(heat[name], float)[:, None] for name in ("low", "high"))
-    values = low + (high - low) * codes / 254
-    shown = np.arange(80) != 7
-    np.testing.assert_allclose(values[shown], state[:200].T[shown], atol=0.02)
-    assert (codes[7] == 255).all()
-    narrow = write(tmp_path / "x", "narrow", flat_batch(state[:, :1]))
-    edges = charts(parse(report_page(narrow)).all("section", id="leaves")[0])["observation"][
-        "edges"
-    ]
-    assert (edges[0], edges[-1]) == pytest.approx((state[:, 0].min(), state[:, 0].max()), rel=1e-5)
-
-
-def test_more_curves_than_can_be_told_apart_are_drawn_apart(tmp_path: Path) -> None:
-    state = np.random.default_rng(0).normal(0, 1, (31, 30))
-    for features, kinds in ((4, {"lines"}), (9, {"lines"}), (30, {"heat"})):
-        entry = write(tmp_path / str(features), "x", flat_batch(state[:, :features]))
-        (article,) = parse(report_page(entry)).all("article")
-        shown = [one for title, one in charts(article).items() if title.startswith("observation")]
-        assert {one["kind"] for one in shown} == kinds
-        assert len(shown) == (9 if features == 9 else 1)
-        if features == 4:
-            assert [one["name"] for one in shown[0]["series"]] == ["[0]", "[1]", "[2]", "[3]"]
 
 
 def test_one_episode_is_a_page_that_states_its_size(
@@ -301,16 +323,12 @@ def test_one_episode_is_a_page_that_states_its_size(
 ) -> None:
     content = episode_page(rich, 2)
     page = parse(content)
-    (article,) = page.all("article")
-    assert article.attributes["data-episode"] == "2"
-    files = [
-        base64.b64decode(file)
-        for block in article.all("script")
-        for file in json.loads(block.text).get("files", ())
-    ]
-    size = human_bytes(sum(map(len, files)))
-    assert f"Images in this file: {size}." in page.text
-    assert "frames of each camera" not in page.text
+    data = data_of(page)
+    assert (data["listed"], [*data["shown"]], columns(data)["return"]) == ([2], ["2"], [675])
+    cameras = data["shown"]["2"]["cameras"].values()
+    size = sum(len(base64.b64decode(file)) for one in cameras for file in one["files"])
+    assert f"Images in this file: {human_bytes(size)}." in page.text
+    assert "frames of each camera" not in content.decode()
     monkeypatch.setattr("offline_data.reports.pages.report.EPISODE_BYTES", 4_000)
     small = episode_page(rich, 2)
     assert len(small) < len(content)
@@ -331,13 +349,4 @@ def test_a_wide_leaf_that_never_changes_is_a_sentence(tmp_path: Path) -> None:
     entry = write(tmp_path, "wide", flat_batch(np.tile(np.arange(80.0), (5, 1))))
     page = parse(report_page(entry))
     assert not {"observation", "observation: norm"} & set(charts(page))
-    assert "80 of 80 features never change." in page.all("section", id="leaves")[0].text
-
-
-def test_commands_in_findings_are_code(tmp_path: Path) -> None:
-    black = replace(
-        flat_batch(np.zeros((5, 2))), observations={("pixels",): np.zeros((5, 16, 16, 3), np.uint8)}
-    )
-    findings = parse(report_page(write(tmp_path, "black", black))).all("section", id="findings")[0]
-    assert "--audit all" in [one.text for one in findings.all("code")]
-    assert "`" not in findings.text
+    assert "80 of 80 features never change." in leaves(page).text

@@ -16,7 +16,7 @@ from offline_data.store.library import entry_at
 from offline_data.text.tokenizer import load_tokenizer
 from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.reports.pages.conftest import HOSTILE
-from tests.reports.pages.parsed import Element, charts, parse
+from tests.reports.pages.parsed import Element, charts, data_of, parse
 from tests.toys.text import write_tokenizer
 
 __all__ = ["conversions_start_no_process"]
@@ -53,45 +53,58 @@ def report(
     return parse(report_page(entry, decode=found))
 
 
-def documents(page: Element) -> list[dict[str, str]]:
-    """Return the texts of each document on a page by the part that they are."""
-    figures = [one for one in page.all("figure") if one.all("pre")]
-    return [{str(pre.attributes["class"]): pre.text for pre in one.all("pre")} for one in figures]
+def documents(page: Element) -> list[list[dict[str, str]]]:
+    """Return of each document, in order, the texts by the part that they are; two of a pair."""
+    shown = data_of(page)["shown"]
+    assert sorted(map(int, shown)) == [*range(len(ROWS))]
+    return [
+        [
+            {str(pre.attributes["class"]): pre.text for pre in one.all("pre")}
+            for one in parse(shown[str(number)]).all("figure")
+        ]
+        for number in range(len(ROWS))
+    ]
 
 
 def test_prompt_and_completion_stand_apart(tmp_path: Path, tokenizer: Path) -> None:
     page = report(tmp_path, tokenizer, "prompt")
-    shown = documents(page)
-    chosen = [0, 2, 3, 5, 6, 8, 9, 11]
-    assert shown == [{"prompt": ROWS[n]["prompt"], "completion": ROWS[n]["chosen"]} for n in chosen]
-    assert "12 documents; 0 of 12 documents cut off (0 %)." in page.text
-    assert set(charts(page)) == {"tokens of a document", "tokens of a prompt"}
-    assert sum(charts(page)["tokens of a document"]["series"][0]["values"]) == 12
-    names = [one.attributes["id"] for one in page.all("section")]
-    assert names == ["state", "findings", "texts", "leaves", "metadata"]
+    assert documents(page) == [
+        [{"prompt": row["prompt"], "completion": row["chosen"]}] for row in ROWS
+    ]
+    (summary,) = page.all("details", id="leaves")
+    assert "12 documents; 0 of 12 documents cut off (0 %)." in summary.text
+    assert set(charts(summary)) == {"tokens of a document", "tokens of a prompt"}
+    assert sum(charts(summary)["tokens of a document"]["series"][0]["values"]) == 12
+    data = data_of(page)
+    assert (data["kind"], data["tracks"][:-1], data["cameras"]) == ("text", [], [])
+    stated = [parse(data["shown"][str(n)]).all("small")[0].text for n in range(len(ROWS))]
+    lengths = next(one["values"] for one in data["columns"] if one["key"] == "length")
+    assert [int(one.split()[0]) for one in stated] == lengths
 
 
 @pytest.mark.parametrize("pad", [False, True])
 def test_chosen_stands_beside_rejected(tmp_path: Path, tokenizer: Path, pad: bool) -> None:
     page = report(tmp_path, tokenizer, "pairs", pad=pad, max_length=160)
-    shown = documents(page)
-    assert len(shown) == 16
-    names = [one.all("b")[0].text for one in page.all("figure") if one.all("pre")]
-    assert names == ["chosen", "rejected"] * 8
-    for place, number in enumerate([0, 2, 3, 5, 6, 8, 9, 11]):
-        for document, name in zip(shown[2 * place :][:2], ("chosen", "rejected"), strict=True):
+    for number, pair in enumerate(documents(page)):
+        for document, name in zip(pair, ("chosen", "rejected"), strict=True):
             assert document["prompt"] == ROWS[number]["prompt"]
             assert ROWS[number][name].startswith(document["completion"])
+        (shown,) = parse(data_of(page)["shown"][str(number)]).children
+        assert not isinstance(shown, str)
+        assert [one.all("b")[0].text for one in shown.all("figure")] == ["chosen", "rejected"]
     cut = "8 of 12 pairs cut off (66.7 %)" if pad else "8 of 24 documents cut off (33.3 %)"
     assert f"12 pairs; {cut}." in page.text  # the chosen texts of two and three sentences
+    columns = data_of(page)["columns"]
+    assert {len(one["values"]) for one in columns} == {12}
+    assert [one["key"] for one in columns] == ["length"]  # others are of each of a pair
 
 
 def test_without_a_tokenizer_kept_text_or_tokens_are_shown(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "kept").mkdir()
     kept = report(tmp_path / "kept", tokenizer, "prompt", decode=False, keep_text=True)
-    assert documents(kept)[0] == {"text": ROWS[0]["prompt"] + ROWS[0]["chosen"]}
+    assert documents(kept)[0] == [{"text": ROWS[0]["prompt"] + ROWS[0]["chosen"]}]
     (tmp_path / "ids").mkdir()
     page = report(tmp_path / "ids", tokenizer, "prompt", decode=False)
     assert "`report --tokenizer NAME` decodes with one" in page.text
-    ids = [int(one) for one in documents(page)[0]["prompt"].split()]
+    ids = [int(one) for one in documents(page)[0][0]["prompt"].split()]
     assert load_tokenizer(str(tokenizer)).decode(ids) == ROWS[0]["prompt"]
