@@ -255,7 +255,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
                 status, page(status.phrase, content, links=[("/", "All datasets")]), headers
             )
         else:
-            self._answer(status, element("p", message).encode())
+            self._answer(status, element("p", message).encode(), headers)
 
     def _answer(
         self,
@@ -345,10 +345,10 @@ def _video_part(server: DatasetServer, query: Mapping[str, str], asked: str | No
 def _frames_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     reader = open_reader(server.entry(query.get("id", "")).path)
     first, stop = _number(query, "first"), _number(query, "stop")
-    steps = np.arange(first, stop, max(1, _number(query, "every")))[:_MOST_FRAMES]
+    steps = range(first, stop, max(1, _number(query, "every")))[:_MOST_FRAMES]
     camera = _number(query, "camera") if "camera" in query else None
     side = min(max(_number(query, "side"), _LEAST_SIDE), _MOST_SIDE)
-    found = read_frames(reader, _number(query, "number"), steps, side, camera)
+    found = read_frames(reader, _number(query, "number"), np.array(steps, np.int64), side, camera)
     return _json({one.key: frames_data(one) for one in found})
 
 

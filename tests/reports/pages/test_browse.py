@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
+import io
 import json
+import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from offline_data.analysis.episodes import episode_quality
+import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import AccessError
+from offline_data.formats.options import TextOptions
 from offline_data.reports.pages.browse import DatasetServer
-from offline_data.store.library import Entry
-from offline_data.store.reader import open_reader
-from tests.reports.pages.conftest import HOSTILE
-from tests.reports.pages.parsed import Element, charts, parse
+from offline_data.reports.pages.report import report_page
+from offline_data.store.library import Entry, entry_at
+from offline_data.store.marks import Mark, marks_file, read_marks
+from offline_data.text.tokenizer import load_tokenizer
+from tests.pipeline.ingest.here import conversions_start_no_process
+from tests.reports.pages.conftest import HOSTILE, LENGTHS, rich_batch, write
+from tests.reports.pages.parsed import Element, charts, data_of, levels, parse
+from tests.toys.text import write_tokenizer
+
+__all__ = ["conversions_start_no_process"]
 
 RICH = "id=local%3Arich%401"
 
@@ -36,34 +47,60 @@ class Answer:
     def page(self) -> Element:
         return parse(self.content)
 
+    @property
+    def json(self) -> Any:
+        assert (self.status, self.headers["Content-Type"]) == (200, "application/json")
+        return json.loads(self.content)
+
 
 @dataclass(frozen=True)
 class Client:
     server: DatasetServer
 
     def __call__(
-        self, path: str, method: str = "GET", *, cookie: str | None = "", host: str = ""
+        self,
+        path: str,
+        method: str = "GET",
+        *,
+        cookie: str | None = "",
+        host: str = "",
+        body: str = "",
+        kind: str | None = "application/json",
+        length: str = "",
     ) -> Answer:
         """Ask for a path with the right cookie and host unless given; None: no cookie."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
         sent = {"Host": host} if host else {}
         if cookie is not None:
             sent["Cookie"] = cookie or f"{self.server.cookie}={self.server.token}"
-        connection.request(method, path, headers=sent)
+        if kind and method == "POST":
+            sent["Content-Type"] = kind
+        if length:
+            sent["Content-Length"] = length
+        connection.request(method, path, body or None, sent)
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
         return Answer(answer.status, dict(answer.getheaders()), content)
 
 
-@pytest.fixture(scope="module")
-def ask(pages_root: Path) -> Iterator[Client]:
-    with DatasetServer(Settings(root=pages_root, offline=True)) as server:
+@contextmanager
+def served(root: Path, **options: Any) -> Iterator[Client]:
+    """Serve the pages of a root in this process."""
+    with DatasetServer(Settings(root=root, offline=True), **options) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield Client(server)
-        server.shutdown()
-        thread.join()
+        try:
+            yield Client(server)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def ask(pages_root: Path) -> Iterator[Client]:
+    with served(pages_root) as client:
+        yield client
 
 
 def test_the_secret_address_sets_a_cookie_that_admits(ask: Client) -> None:
@@ -145,94 +182,207 @@ def test_head_answers_without_content_and_every_answer_is_protected(ask: Client)
 def test_the_list_leads_to_each_dataset(ask: Client) -> None:
     (section,) = ask("/").page.all("section", id="datasets")
     rows = [[cell.text for cell in row.all("td")] for row in section.all("tr")[1:]]
-    assert [row[:3] for row in rows] == [["local:other@1", "38", "3"], ["local:rich@1", "38", "3"]]
-    names = [(one.all("b")[0].text, one.all("small")[0].text) for one in section.all("a")]
-    assert names == [("local:other", "@1"), ("local:rich", "@1")]
-    links = [link.attributes["href"] for link in section.all("a")]
+    counts = [(row[1].partition("@")[0], row[2], *row[6:8]) for row in rows]
+    assert counts == [(f"local:{name}", "images", "38", "3") for name in ("other", "rich")]
+    assert [row[4] for row in rows] == ["not stated", HOSTILE]
+    links = [str(link.attributes["href"]) for link in section.all("a")]
     assert links[1] == "/dataset?" + RICH
-    assert [ask(str(link)).status for link in links] == [200, 200]
+    assert [ask(link).status for link in links] == [200, 200]
+    pictures = [str(one.attributes["src"]) for one in section.all("img")]
+    camera = ask(pictures[1])
+    assert camera.headers["Content-Type"] == "image/webp"
+    level = np.asarray(Image.open(io.BytesIO(camera.content))).mean()
+    assert level == pytest.approx(8 * 6, abs=3)  # of the middle episode, of one step
 
 
-def test_the_page_of_a_dataset_loads_its_parts(
-    ask: Client, rich: Entry, monkeypatch: pytest.MonkeyPatch
+def test_the_page_of_a_dataset_has_the_list_and_addresses_of_the_rest(
+    ask: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = ask("/dataset?" + RICH).page
-    assert HOSTILE in page.all("section", id="state")[0].text
-    assert not page.all("div", class_="plot")
-    loaded = [
-        one.attributes["data-load"] for one in page.all("div") if "data-load" in one.attributes
-    ]
-    assert loaded == [
-        "/part/findings?" + RICH,
-        f"/part/episodes?{RICH}&page=0",
-        "/part/distributions?" + RICH,
-    ]
-    (player,) = page.all("div", class_="player")
-    assert player.attributes["data-address"] == "/part/episode?" + RICH
-    found = ask(str(loaded[0])).page
-    assert "non-finite-values" in found.text
-    assert "observation/state, episode 0, row 3" in found.text
-    episodes = ask(str(loaded[1])).page
-    rows = [[cell.text for cell in row.all("td")] for row in episodes.all("tr")[1:]]
-    assert [[*row[:2], *row[3:6]] for row in rows] == [
-        ["Episode 0", "terminated", "", "7", "21"],
-        ["Episode 1", "terminated", "", "1", "7"],
-        ["Episode 2", "truncated", "", "30", "675"],
-    ]
-    titles = [cell.text for cell in episodes.all("th")]
-    assert titles[2:6] == ["Outlier in", "Return so far", "Steps", "Return"]
-    assert titles[6:] == ["Idle", "Jerk", "Jerk p95", "Velocity"]
-    quality = episode_quality(open_reader(rich.path))
-    for number, row in enumerate(rows):
-        (known,) = quality.rows(np.array([number]))
-        values = [known[name] for name in ("idle", "jerk", "jerk_p95", "velocity")]
-        assert row[6:] == ["" if value is None else f"{value:.4g}" for value in values]
-        assert row[2] == ", ".join(known["outliers"]).replace("_", " ")
-    assert [one.attributes["href"] for one in episodes.all("a")] == [
-        f"#episode={number}" for number in range(3)
-    ]
-    assert len(episodes.all("path")) == 3
-    shown = charts(ask(str(loaded[2])).page)
-    assert sum(shown["return"]["series"][0]["values"]) == 3
+    data = data_of(ask("/dataset?" + RICH).page)
+    values = {one["key"]: one["values"] for one in data["columns"]}
+    assert (data["listed"], values["length"], values["return"]) == (3, [*LENGTHS], [21, 7, 675])
+    assert not {"shown", "findings"} & {*data}
+    assert data["asked"] == ""
+    for part in ("leaves", "findings", "quality"):
+        assert data["served"][part] == f"/part/{part}?{RICH}"
+        assert ask(data["served"][part]).status == 200
     monkeypatch.setattr("offline_data.reports.pages.browse._AT_ONCE", 0)
-    asked = [one.attributes.get("data-ask") for one in ask("/dataset?" + RICH).page.all("button")]
-    assert {loaded[0], loaded[2]} <= set(asked)
+    assert data_of(ask("/dataset?" + RICH).page)["asked"].startswith(" (reads ")
 
 
-def test_an_episode_has_its_images_and_curves(ask: Client) -> None:
-    part = ask(f"/part/episode?{RICH}&number=2").page
-    (article,) = part.all("article")
-    assert (article.attributes["data-episode"], article.attributes["data-length"]) == ("2", "30")
-    blocks = [json.loads(one.text) for one in article.all("script")]
-    reward = next(one for one in blocks if one.get("title") == "next/reward")
-    assert reward["steps"] == list(range(30))
-    assert reward["series"][0]["values"] == list(range(8, 38))
-    assert reward["marks"] == [[29, "truncated"]]
-    cameras = [one for one in blocks if "files" in one]
-    assert len(cameras) == 4
-    for one in cameras:
-        assert (one["steps"], one["kind"]) == (list(range(30)), "image/webp")
-        assert all(base64.b64decode(file)[8:12] == b"WEBP" for file in one["files"])
+def test_parts_are_those_of_a_report(ask: Client, rich: Entry) -> None:
+    report = data_of(parse(report_page(rich)))
+    episode = ask(f"/part/episode?{RICH}&number=2").json
+    known = report["shown"]["2"]
+    assert episode["cameras"] == episode["videos"] == {}
+    for name in ("number", "length", "final", "steps", "tracks", "texts", "notes"):
+        assert episode[name] == known[name]
+    assert ask("/part/quality?" + RICH).json == report["columns"][-5:]
+    findings = ask("/part/findings?" + RICH).json
+    assert findings == report["findings"]
+    assert ask("/part/count?" + RICH).content.decode() == findings["line"]
+    leaves = ask("/part/leaves?" + RICH)
+    assert "action" in charts(leaves.page)
+    assert leaves.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("query", "steps", "names"),
+    [
+        ("first=3&stop=6", (3, 4, 5), "camera pixels stack depth"),
+        ("first=0&stop=30&every=12&camera=1", (0, 12, 24), "pixels"),
+        ("stop=1", (0,), "camera pixels stack depth"),
+        ("stop=30&every=0&camera=1&side=0", tuple(range(30)), "pixels"),
+        ("first=29&stop=30&camera=0&side=999999999999999", (29,), "camera"),
+        ("first=9&stop=999999999999999&every=999999999999999&camera=0", (9,), "camera"),
+    ],
+)
+def test_frames_are_the_pictures_of_the_steps(
+    ask: Client, query: str, steps: tuple[int, ...], names: str
+) -> None:
+    answer = ask(f"/part/frames?{RICH}&number=2&side=160&{query}")
+    assert answer.headers["Content-Type"] == "application/json"
+    assert [*answer.json] == [f"observation/{name}" for name in names.split()]
+    for name, camera in answer.json.items():
+        assert camera["steps"] == [*steps]
+        if name.endswith(("pixels", "camera")):
+            factor = 6 if name.endswith("camera") else 1
+            expected = [factor * (10 + step) for step in steps]
+            assert levels(camera) == pytest.approx(expected, abs=3 * (factor > 1))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "number=0&first=0&stop=8",
+        "number=0&first=7&stop=7",
+        "number=0&first=5&stop=4",
+        "number=0",
+        "number=3&stop=1",
+        "number=0&stop=999999999999999",
+        "number=0&first=999999999999998&stop=999999999999999",
+        "number=0&first=-1&stop=2",
+        "number=0&stop=1e9",
+        "number=0&stop=1&every=-1",
+        "number=0&stop=1&side=%C2%B2",
+        "number=0&stop=1&camera=4",
+        "number=0&stop=1&camera=999999999999999",
+        "number=0&stop=1&camera=-1",
+        "number=99999999999999999999&stop=1",
+    ],
+)
+def test_frames_that_are_not_there_are_not_found(ask: Client, query: str) -> None:
+    answer = ask(f"/part/frames?{RICH}&side=160&{query}")
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert len(answer.content) < 200
+
+
+@pytest.fixture
+def marking(tmp_path: Path) -> Iterator[tuple[Client, Entry]]:
+    """A server of a root of its own, whose dataset gets marks."""
+    entry = write(tmp_path / "root", "rich", rich_batch())
+    with served(tmp_path / "root") as ask:
+        yield ask, entry
+
+
+def test_marks_are_kept_on_the_disk(marking: tuple[Client, Entry]) -> None:
+    ask, entry = marking
+    for number, mark, note in ((2, "bad", HOSTILE), (0, "good", ""), (1, "", "only a note")):
+        sent = json.dumps({"number": number, "mark": mark, "note": note})
+        answer = ask("/part/marks?" + RICH, "POST", body=sent)
+        assert (answer.status, answer.json) == (200, {"kept": number})
+    found = read_marks(entry.path, entry.manifest).episodes
+    assert found == {0: Mark("good"), 1: Mark(None, "only a note"), 2: Mark("bad", HOSTILE)}
+    marks = data_of(ask("/dataset?" + RICH).page)["marks"]
+    assert marks["1"] == {"mark": "", "note": "only a note"}
+    assert marks["2"] == {"mark": "bad", "note": HOSTILE}
+    ask("/part/marks?" + RICH, "POST", body='{"number": 2, "mark": "", "note": ""}')
+    assert {*read_marks(entry.path, entry.manifest).episodes} == {0, 1}
+
+
+GOOD = '{"number": 1, "mark": "good", "note": ""}'
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (403, {"cookie": None}),
+        (403, {"host": "evil.example"}),
+        (404, {"path": "/part/marks?id=local:absent@1"}),
+        (404, {"path": "/part/marks"}),
+        (405, {"path": "/part/episode?" + RICH}),
+        (405, {"path": "/"}),
+        (415, {"kind": "text/plain"}),
+        (415, {"kind": "application/x-www-form-urlencoded"}),
+        (415, {"kind": None}),
+        (413, {"body": GOOD[:-2] + "x" * (1 << 16) + '"}'}),
+        (413, {"length": "-1"}),
+        (413, {"length": "\u00b2"}),
+        (413, {"length": "9" * 30}),
+        (400, {"body": ""}),
+        (400, {"body": "{"}),
+        (400, {"body": "[" * 60_000}),
+        (400, {"body": "[]"}),
+        (400, {"body": GOOD.replace("1", "3")}),
+        (400, {"body": GOOD.replace("1", "-1")}),
+        (400, {"body": GOOD.replace("1", "1.5")}),
+        (400, {"body": GOOD.replace("1", '"1"')}),
+        (400, {"body": GOOD.replace("1", "true")}),
+        (400, {"body": GOOD.replace("1", "1" + "0" * 400)}),
+        (400, {"body": GOOD.replace("good", "best")}),
+        (400, {"body": GOOD.replace('"good"', "null")}),
+        (400, {"body": GOOD.replace('"note": ""', '"note": 1')}),
+        (400, {"body": GOOD.replace('""', json.dumps("x" * 2_001))}),
+        (400, {"body": GOOD.replace('""', '"", "other": 1')}),
+        (400, {"body": '{"number": 1}'}),
+    ],
+    ids=str,
+)
+def test_other_marks_are_refused(
+    marking: tuple[Client, Entry], status: int, sent: dict[str, Any]
+) -> None:
+    ask, entry = marking
+    given = {"path": "/part/marks?" + RICH, "body": GOOD, **sent}
+    answer = ask(method="POST", **given)
+    assert answer.status == status
+    assert (answer.headers.get("Allow") == "GET, HEAD") == (status == 405)
+    assert b"Traceback" not in answer.content
+    assert not marks_file(entry.path).exists()
+
+
+def test_documents_are_served(tmp_path: Path) -> None:
+    tokenizer = write_tokenizer(tmp_path)
+    file = tmp_path / "rows.txt"
+    file.write_text("".join(f"the cat {n} {HOSTILE * (1 + n)}\n" for n in range(3)))
+    options = TextOptions(str(tokenizer))
+    root = tmp_path / "root"
+    stored = offline_data.convert(file, "x", source="text", text=options, root=root, progress=False)
+    decode = load_tokenizer(str(tokenizer)).decode
+    with served(root, find_decoder=lambda _: decode) as ask:
+        address = "id=" + quote(str(entry_at(stored.path).id), safe="")
+        data = data_of(ask("/dataset?" + address).page)
+        assert (data["kind"], data["listed"]) == ("text", len(data["columns"][0]["values"]))
+        shown = ask(data["served"]["document"] + "&number=1").page
+        assert f"the cat 1 {HOSTILE}" in shown.all("pre")[0].text
+        assert not shown.all("script")
+        assert "tokens of a document" in charts(ask(data["served"]["leaves"]).page)
+        for number in ("3", "-1", "x"):
+            assert ask(f"{data['served']['document']}&number={number}").status == 404
 
 
 def test_a_damaged_dataset_is_an_error_of_its_page(pages_root: Path, tmp_path: Path) -> None:
-    import shutil
-
     root = tmp_path / "root"
     shutil.copytree(pages_root, root)
     next((root / "local" / "rich" / "1" / "steps").glob("rows*")).unlink()
-    with DatasetServer(Settings(root=root, offline=True)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        failed = Client(server)("/part/distributions?" + RICH)
-        listed = Client(server)("/")
-        server.shutdown()
-        thread.join()
-    assert (failed.status, b"is missing" in failed.content) == (500, True)
+    with served(root) as ask:
+        for path in ("/part/leaves?", "/part/episode?number=0&", "/dataset?"):
+            failed = ask(path + RICH)
+            assert (failed.status, b"is missing" in failed.content) == (500, True)
+        listed = ask("/")
     assert listed.status == 200
+    assert b"local:other" in listed.content
 
 
 def test_a_port_in_use_is_an_error(ask: Client) -> None:
-    settings = replace(ask.server.settings)
     with pytest.raises(AccessError, match=f"Port {ask.server.server_port} "):
-        DatasetServer(settings, ask.server.server_port)
+        DatasetServer(ask.server.settings, ask.server.server_port)
