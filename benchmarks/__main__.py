@@ -34,6 +34,7 @@ NAMES = (
     "tokenizing",
     "tokens",
     "training",
+    "viewer",
 )
 
 

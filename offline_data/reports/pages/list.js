@@ -56,7 +56,11 @@ class Episodes {
     [this.mark, this.note] = ["mark", "note"].map(name => this.columns.has(name) ? `marks.${name}` : name);
   }
 
-  add(columns) { for (const column of columns) this.columns.set(column.key, column); }
+  add(columns) {
+    for (const column of columns) this.columns.set(column.key, column);
+    const curve = this.columns.get("curve");
+    if (curve) curve.values ??= Uint8Array.from(atob(curve.codes), char => char.charCodeAt(0));
+  }
   get count() { return this.numbers.length; }
   row(number) { return this.rows.size ? this.rows.get(number) : number < this.count ? number : undefined; }
   has(key) { return key === "number" || key === this.mark || key === this.note || (this.columns.has(key) && key !== "curve"); }
@@ -389,7 +393,7 @@ class List {
   }
 
   curve(row) {
-    const { points, values } = this.episodes.columns.get("curve"), levels = values.slice(row * points, (row + 1) * points);
+    const { points, values } = this.episodes.columns.get("curve"), levels = [...values.subarray(row * points, (row + 1) * points)];
     const svg = shape("svg", { viewBox: "0 0 62 20", class: "spark", "aria-hidden": "true" });
     shape("path", { d: `M${levels.map((level, i) => `${i * 2},${(18.5 - level / 99 * 17).toFixed(1)}`).join("L")}`, class: "line l1" }, svg);
     return svg;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,7 +134,8 @@ def _curves(reader: DatasetReader, listed: NDArray[np.int64]) -> dict[str, Any]:
     curves = total[at] - total[starts][:, None]
     low, high = float(curves.min(initial=0)), float(curves.max(initial=0))
     levels = np.rint((curves - low) * (99 / ((high - low) or 1)))
-    return {"kind": "curve", "points": _POINTS, "values": levels.astype(int).ravel().tolist()}
+    codes = base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
+    return {"kind": "curve", "points": _POINTS, "codes": codes}
 
 
 def is_hidden(key: Key) -> bool:

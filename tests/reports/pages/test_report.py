@@ -45,6 +45,8 @@ def columns(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         one["key"]: [one["words"][code] for code in one["values"]]
         if one["kind"] == "text"
+        else [*base64.b64decode(one["codes"])]
+        if one["kind"] == "curve"
         else one["values"]
         for one in data["columns"]
     }
@@ -255,7 +257,7 @@ def test_of_many_episodes_those_that_play_and_outliers_are_listed(
     names = [name for place, name in enumerate(outliers["names"]) if bits >> place & 1]
     assert "velocity" in names
     assert len(names) == outliers["values"][-1]
-    lengths = {len(one["values"]) for one in data["columns"] if one["kind"] != "curve"}
+    lengths = {len(one["values"]) for one in data["columns"] if "values" in one}
     assert lengths == {20}
     said = page.all("p", id="embedded")[0].text
     assert f"plays {len(shown)} of 50 episodes: outliers, the best and the worst" in said
