@@ -114,8 +114,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show_first_steps() -> int:
+    from offline_data.document.blocks import Lines
     from offline_data_cli.render import Mode, show
-    from offline_data_cli.result import Lines, Result
+    from offline_data_cli.result import Result
     from offline_data_cli.verbs import FIRST_STEPS
 
     lines = [[(line, "id" * line.startswith(" "))] for line in FIRST_STEPS.splitlines()]

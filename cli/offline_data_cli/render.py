@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from offline_data.base.errors import UsageError
 from offline_data.base.urls import redact
-from offline_data.document.blocks import WORDS, Fields, Table, TableColumn
+from offline_data.document.blocks import WORDS, Fields, Lines, Table, TableColumn
+from offline_data.document.text import lines_of
 from offline_data.document.values import format_nested, human
-from offline_data_cli.result import Block, Drawing, Lines, Result
+from offline_data_cli.result import Block, Drawing, Result
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -305,6 +306,8 @@ def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
     for place, block in enumerate(blocks):
         if place:
             _print("", stream)
+        if isinstance(block, Table) and block.listed:
+            block = Lines(list(lines_of(block)))
         if console:
             _print_rich(block, console)
         else:

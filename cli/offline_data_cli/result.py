@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from offline_data.base.errors import OfflineDataError
-from offline_data.document.blocks import Fields, Table
-
-
-class Lines(NamedTuple):
-    """Lines of parts, each with a role that has a style; see `render`."""
-
-    lines: Sequence[Sequence[tuple[str, str]]]
-    wrap: bool = True  # whether a terminal wraps them; False for formats that programs read
+from offline_data.document import blocks as document
+from offline_data.document.blocks import Table
 
 
 class Drawing(NamedTuple):
@@ -23,8 +17,8 @@ class Drawing(NamedTuple):
     draw: Callable[[int], list[str]]  # takes the width in characters; a pipe has 80
 
 
-Block: TypeAlias = Table | Fields | Lines | Drawing | str
-"""Printed parts of a result; see `offline_data.document.blocks` for the first two."""
+Block: TypeAlias = document.Block | Drawing | str
+"""Printed parts of a result."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class FigureDifference:
 
 
 @pickled_by_name
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DatasetDiff(Document):
     """The differences between A and B; false in `if` where there are none."""
 

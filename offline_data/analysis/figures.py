@@ -205,9 +205,6 @@ class DatasetStats(Document):
             found[name] = {key: column.reshape(-1).tolist() for key, column in columns.items()}
         return {"norm_stats": found}
 
-    def __repr__(self) -> str:
-        return text.render(self.blocks())
-
     def blocks(self) -> list[Block]:
         return stats_blocks(self)
 

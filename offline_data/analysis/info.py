@@ -48,8 +48,8 @@ _INTERNAL = ("recipe", "fingerprint", "next_too")  # options shown elsewhere, or
 NO_REWARDS = "The source has no rewards: batches have no ('next', 'reward'), and the return of every episode is NaN."
 
 
-@dataclass(frozen=True)
-class DatasetInfo(LocalDataset, Document):
+@dataclass(frozen=True, repr=False)
+class DatasetInfo(Document, LocalDataset):
     """A dataset on this disk, with all of its manifest; `info --json` has these fields."""
 
     schema: dict[str, dict[str, Any]]

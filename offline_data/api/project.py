@@ -15,7 +15,7 @@ from offline_data.base.progress import progress_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offline_data.analysis.checks.finding import Finding
+    from offline_data.analysis.checks.formats import Findings
     from offline_data.analysis.checks.registry import RewardFunction
     from offline_data.analysis.diff import DatasetDiff
     from offline_data.base.config import Settings
@@ -32,7 +32,7 @@ def check(
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     progress: bool | Progress = True,
-) -> list[Finding]:
+) -> Findings:
     """Check datasets on this disk with the rules of `offline-data check`, reading each file once.
 
     Several datasets are also compared with each other. Files of configuration are not read. A view
@@ -60,6 +60,7 @@ def check(
         UsageError: No dataset, or no such rule or threshold.
         AccessError: A folder cannot be read.
     """
+    from offline_data.analysis.checks.formats import CheckOutcome, Findings
     from offline_data.analysis.checks.registry import select_rules
     from offline_data.analysis.checks.run import run_checks
     from offline_data.store.library import locate_folders
@@ -80,7 +81,7 @@ def check(
         raise UsageError("There is no dataset to check")
     rules = select_rules(_selectors(select), _selectors(ignore), thresholds, reward)
     report = run_checks(list(paths), rules, workers=chosen.workers, progress=progress_of(progress))
-    return list(report.findings)
+    return Findings(report.findings, CheckOutcome(report).summary)
 
 
 def _selectors(given: Iterable[str]) -> tuple[str, ...]:

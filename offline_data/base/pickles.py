@@ -15,6 +15,7 @@ T = TypeVar("T", bound=type)
 
 _CLASSES = {  # without a public name, with objects in pickles, by module
     "analysis.alignment.find": "Alignment LeafAlignment",
+    "analysis.checks.formats": "Findings",
     "analysis.diff": "DatasetDiff EpisodeDifferences FigureDifference ValueDifference",
     "analysis.figures": "DatasetStats EpisodeStats FeatureStats LeafStats Spread",
     "analysis.histograms": "FeatureHistogram",
@@ -42,7 +43,7 @@ _CLASSES = {  # without a public name, with objects in pickles, by module
     "buffers.views.episodes": "EpisodeTable ViewEpisodes",
     "formats.base": "Release Shard",
     "formats.files.mapping": "Ends FileMapping MappingQuestionError",
-    "formats.files.proposal": "FoundArray",
+    "formats.files.found": "FoundArray",
     "formats.options": "Options",
     "formats.registry": "FolderOfDatasetsError",
     "formats.search": "CatalogDataset",

@@ -24,7 +24,9 @@ class TableColumn:
 
     title: str
     kind: Kind = "text"
-    clip: bool = False  # whether it is truncated to the terminal, so that a row stays on one line
+    clip: bool = (
+        False  # whether a terminal and a notebook truncate it, so that a row stays on one line
+    )
     keep: bool = False  # whether other columns are omitted before it in a narrow terminal
 
 
@@ -34,6 +36,15 @@ class Table(NamedTuple):
     columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Any]]
     title: str = ""
+    listed: bool = (
+        False  # whether terminals print it as lines, without a header; see `text.lines_of`
+    )
+    more: int = 0  # rows that are left out
+
+    def first(self, count: int) -> Table:
+        """Return the table with its first rows only."""
+        left_out = max(0, len(self.rows) - count)
+        return self._replace(rows=self.rows[:count], more=self.more + left_out)
 
     def filled(self) -> Iterator[tuple[TableColumn, list[Any]]]:
         """Yield the columns that have a value, and their values."""
@@ -116,5 +127,16 @@ def _value(item: Any, path: str) -> Any:
     return item
 
 
-Block: TypeAlias = Table | Fields
+Line: TypeAlias = list[tuple[str, str]]
+"""Parts of a line, each with a role that has a style: an id, a severity, `hint`, or none."""
+
+
+class Lines(NamedTuple):
+    """Lines of text."""
+
+    lines: Sequence[Sequence[tuple[str, str]]]
+    wrap: bool = True  # whether a terminal wraps them; False for formats that programs read
+
+
+Block: TypeAlias = Table | Fields | Lines
 """A part of a result."""

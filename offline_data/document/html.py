@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
+from offline_data.base.plurals import shorten
 from offline_data.base.urls import redact
-from offline_data.document.blocks import WORDS, Block, Fields, Kind
+from offline_data.document import text as plain
+from offline_data.document.blocks import WORDS, Block, Fields, Kind, Lines, Table
 from offline_data.document.values import capitalize, human
 
 _VOID = frozenset({"br", "img", "input", "link", "meta"})  # elements without an end tag
 
 _LONGEST = 10_000  # maximum length of a text in characters
+_CLIPPED = (
+    80  # characters of a text in a table of a notebook, whose `title` has up to ten times as many
+)
+_MOST_ROWS = 60  # rows of a table in a notebook
 
 # Control characters, bidirectional overrides and lone surrogates.
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -102,22 +108,39 @@ def facts(values: Mapping[str, object]) -> Html:
     )
 
 
-def render(*blocks: Block) -> Html:
-    """Return blocks as markup: a table that scrolls sideways, or a description list."""
-    return as_html(map(_render, blocks))
+def render(*blocks: Block, clip: bool = False) -> Html:
+    """Return blocks as markup: a table that scrolls sideways, a description list, or lines.
+
+    `clip`: whether long texts of columns that may be clipped are shortened, and `title` has more.
+    """
+    return as_html(_render(block, clip) for block in blocks)
 
 
-def _render(block: Block) -> Html:
+def _render(block: Block, clip: bool) -> Html:
+    if isinstance(block, Lines):
+        return as_html(element("p", "".join(part for part, _ in line)) for line in block.lines)
     heading = element("h3", block.title) if block.title else None
     if isinstance(block, Fields):
         each = {capitalize(one.label): _values(one.values(), one.kind) for one in block.fields}
         return as_html((heading, facts(each)))
     filled = list(block.filled())
-    rows = zip(
-        *([_cell(value, one.kind) for value in values] for one, values in filled), strict=True
-    )
+    cells = [
+        [(_clipped if clip and one.clip else _cell)(value, one.kind) for value in values]
+        for one, values in filled
+    ]
+    rows = zip(*cells, strict=True)
     numbers = [one.kind not in WORDS for one, _ in filled]
-    return as_html((heading, table_of([capitalize(one.title) for one, _ in filled], rows, numbers)))
+    shown = table_of([capitalize(one.title) for one, _ in filled], rows, numbers)
+    return as_html(
+        (heading, shown, element("p", f"and {block.more:,} more") if block.more else None)
+    )
+
+
+def _clipped(value: object, kind: Kind) -> object:
+    """Return a cell of a notebook: a long text is shortened, with more of it as its `title`."""
+    if kind != "text" or not isinstance(value, str) or len(value) <= _CLIPPED:
+        return _cell(value, kind)
+    return element("span", shorten(value, _CLIPPED), title=shorten(value, 10 * _CLIPPED))
 
 
 def _cell(value: object, kind: Kind) -> object:
@@ -134,11 +157,18 @@ def _values(values: Sequence[object], kind: Kind) -> object:
 
 
 class Document(ABC):
-    """A result that notebooks show as its blocks."""
+    """A result that is shown as its blocks: tables in a notebook, text in `repr`; of long tables the first rows."""
 
     @abstractmethod
     def blocks(self) -> Sequence[Block]:
         """Return what is shown of it."""
 
+    def _shown(self) -> Iterator[Block]:
+        for block in self.blocks():
+            yield block.first(_MOST_ROWS) if isinstance(block, Table) else block
+
     def _repr_html_(self) -> str:
-        return render(*self.blocks())
+        return render(*self._shown(), clip=True)
+
+    def __repr__(self) -> str:
+        return plain.render(self._shown())

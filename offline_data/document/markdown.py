@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offline_data.base.urls import redact
-from offline_data.document.blocks import Block, Fields
+from offline_data.document.blocks import Block, Fields, Lines
 from offline_data.document.values import capitalize, human
 
 LONGEST = 2000  # characters that are shown of a longer text
@@ -61,7 +61,9 @@ def one_line(text: Any) -> str:
 
 
 def render(block: Block) -> str:
-    """Return a block as Markdown: a table, or a list with a line for each value."""
+    """Return a block as Markdown: a table, a list with a line for each value, or lines."""
+    if isinstance(block, Lines):
+        return "  \n".join(escape("".join(part for part, _ in line)) for line in block.lines)
     if isinstance(block, Fields):
         return "\n".join(
             f"- {escape(one.label)}: {escape_text(human(value, one.kind))}"

@@ -13,6 +13,8 @@ from offline_data.base.errors import NetworkError, NotFoundError
 from offline_data.base.ids import DatasetId, did_you_mean, parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
+from offline_data.document.blocks import Block, fields_of
+from offline_data.document.html import Document
 from offline_data.formats.catalogues import Catalog, CatalogEntry
 from offline_data.formats.registry import get_catalog, get_source, iter_catalogs, source_names
 from offline_data.store.library import Listing, list_local
@@ -22,8 +24,8 @@ _SIMILAR = 0.75  # `difflib` similarity from which on an unknown word is replace
 
 
 @pickled_by_name
-@dataclass(frozen=True)
-class CatalogDataset:
+@dataclass(frozen=True, repr=False)
+class CatalogDataset(Document):
     """One dataset in a source's catalogue."""
 
     COLUMNS: ClassVar[str] = (
@@ -51,6 +53,14 @@ class CatalogDataset:
     @property
     def command(self) -> str:
         return f"offline-data download {self.id}"
+
+    def blocks(self) -> list[Block]:
+        """Return what its catalogue says."""
+        spec = (
+            "id on_this_disk summary transitions:count episodes:count download=bytes:bytes licence "
+            "citation notes command"
+        )
+        return [fields_of(self, spec, on_this_disk="another revision" if self.here else "no")]
 
 
 def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDataset]:

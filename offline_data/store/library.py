@@ -92,7 +92,7 @@ class Entry:
 
 
 @pickled_by_name
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Listing(Sequence[T], Document, Generic[T]):
     """Datasets, as a sequence, with notes on the list."""
 

@@ -19,6 +19,8 @@ from offline_data.base.json import read_json
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress, Task
+from offline_data.document import blocks as document
+from offline_data.document.html import Document
 from offline_data.episode.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.store.audit import equal_rows
 from offline_data.store.encoded import as_encoded
@@ -50,8 +52,8 @@ class Problem:
 
 
 @pickled_by_name
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Document):
     """Result of comparing a dataset with its manifest; true in `if` where it is intact."""
 
     id: str
@@ -69,6 +71,18 @@ class Verification:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def blocks(self) -> list[document.Block]:
+        """Return what was compared, and the problems."""
+        fields = document.fields_of(
+            self, "id path files:count problems:count", problems=len(self.problems)
+        )
+        return [fields, *document.non_empty(self.problem_table)]
+
+    @property
+    def problem_table(self) -> document.Table:
+        """The problems as a table."""
+        return document.table("file problem", self.problems)
 
 
 def verify_entry(entry: Entry, progress: Progress = SILENT) -> Verification:

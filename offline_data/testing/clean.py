@@ -37,7 +37,7 @@ def assert_clean(
     __tracebackhide__ = True
     from offline_data import api
     from offline_data.analysis.checks.finding import SEVERITIES
-    from offline_data.analysis.checks.formats import count_findings, human_lines, plain
+    from offline_data.analysis.checks.formats import Findings, count_findings
 
     if fail_on not in SEVERITIES:
         raise UsageError(f"fail_on is {fail_on!r}; expected one of {', '.join(SEVERITIES)}")
@@ -45,4 +45,4 @@ def assert_clean(
     found = api.check(*datasets, **{"progress": False, **options})
     wrong = [one for one in found if SEVERITIES.index(one.severity) >= least]
     if wrong:
-        raise AssertionError("\n" + plain(human_lines(wrong, count_findings(wrong))).rstrip())
+        raise AssertionError(f"\n{Findings(wrong, count_findings(wrong))!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +16,10 @@ import pytest
 import offline_data
 from offline_data.buffers.dataset import Dataset
 from offline_data.store.layout import MANIFEST
+from offline_data.store.library import Listing
 from offline_data.store.manifest import dump_manifest
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data_cli.main import main
 
 EVIL = "<script>alert(1)</script><img src=x onerror='y'>\"&"
 
@@ -28,6 +31,7 @@ class Shown(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.texts: list[str] = []
+        self.titles: list[str] = []
         self.open: list[str] = []
         self.feed(page)
         assert self.open == []
@@ -35,7 +39,8 @@ class Shown(HTMLParser):
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.add(tag)
         self.open.append(tag)
-        assert {name for name, _ in attrs} <= {"class", "scope", "tabindex"}
+        assert {name for name, _ in attrs} <= {"class", "scope", "tabindex", "title"}
+        self.titles += [value for name, value in attrs if name == "title"]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -44,7 +49,22 @@ class Shown(HTMLParser):
         self.texts.append(data)
 
 
-ALLOWED = {"h3", "dl", "dt", "dd", "div", "table", "thead", "tbody", "tr", "th", "td", "code", "p"}
+ALLOWED = {
+    "h3",
+    "dl",
+    "dt",
+    "dd",
+    "div",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "code",
+    "p",
+    "span",
+}
 
 
 @pytest.fixture
@@ -109,17 +129,64 @@ def test_long_tables_are_cut(toys: Callable[..., Path]) -> None:
 
 def test_results_are_tables(evil: Dataset) -> None:
     path = evil.data_path
+    (path / "foreign<b>").touch()
     results: dict[str, Any] = {
         "info": offline_data.info(path),
+        "info of a catalogue": offline_data.info("d4rl:pen-human-v1", root=path.parent),
+        "check": offline_data.check(path, progress=False),
         "stats": offline_data.stats(path),
         "align": offline_data.align(path),
         "diff": offline_data.diff(path, path),
         "list": offline_data.list_datasets(root=path.parent),
         "search": offline_data.search("door human"),
         "quality": evil.episodes.quality(),
+        "verify": offline_data.verify(path),
     }
     for name, result in results.items():
         page = Shown(result._repr_html_())
         assert page.tags <= {*ALLOWED, "ul", "li", "pre"}, name
-        assert ("table" in page.tags) == (name != "diff"), name
+        assert ("table" in page.tags) == (name not in {"diff", "info of a catalogue"}), name
+        assert len(repr(result)) < 5000
+        assert max(map(len, repr(result).splitlines())) < 300, name
     assert EVIL in Shown(results["info"]._repr_html_()).texts
+    assert "foreign<b>" in Shown(results["verify"]._repr_html_()).texts
+    assert "offline-data download d4rl:pen-human-v1" in repr(results["info of a catalogue"])
+
+
+def test_findings_are_a_list_and_one_report(toys: Callable[..., Path], capsys: Any) -> None:
+    path = toys([3, 1, 2], unknown_final=[1])
+    found = offline_data.check(path, progress=False)
+    assert isinstance(found, list)
+    assert found == [*found] == pickle.loads(pickle.dumps(found))  # noqa: S301 -- our own
+    assert {one.code for one in found} >= {"RL002", "RL016"}
+    main(["check", str(path)])
+    assert capsys.readouterr().out == f"{found!r}\n"
+    page = Shown(found._repr_html_())
+    assert page.texts[:4] == ["local:toy@1", "Code", "Severity", "Finding"]
+    assert page.texts[-1] == found.summary
+    for one in found:
+        assert {one.code, one.severity} <= {*page.texts}, one
+        assert any(text.endswith(one.message) for text in page.texts), one
+    none = offline_data.check(path, select=["RL020"], progress=False)
+    assert none == []
+    assert Shown(none._repr_html_()).texts == [repr(none)] == [none.summary]
+
+
+def test_long_lists_and_texts_are_cut() -> None:
+    found = offline_data.search("d4rl")
+    assert len(found) > 100
+    assert len(found[0:2]) == 2
+    lines = repr(found).splitlines()
+    assert len(lines) == 62  # a header, 60 rows, and how many more
+    assert lines[-1] == f"and {len(found) - 60:,} more"
+    page = found._repr_html_()
+    assert page.count("<tr>") == 61
+    assert f"<p>and {len(found) - 60:,} more</p>" in page
+    long = "<b>" + "x" * 5000 + "y"
+    listed = Listing((replace(found[0], summary=long),))
+    shown = Shown(listed._repr_html_())
+    (title,) = shown.titles
+    assert title.startswith("<b>xxx")
+    assert title.endswith("xxxy")
+    assert len(title) == 800
+    assert max(map(len, shown.texts)) == 80

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from offline_data.analysis.checks.finding import SEVERITIES, Finding
-from offline_data.analysis.checks.formats import human_lines
+from offline_data.analysis.checks.formats import finding_blocks
 from offline_data.base.progress import SILENT
 from offline_data.document.blocks import Field, Fields, Table, TableColumn, fields_of, table
 from offline_data.document.values import format_nested, human, number
@@ -30,7 +30,7 @@ from offline_data_cli.render import (
     show_warning,
     to_json,
 )
-from offline_data_cli.result import Lines, Result
+from offline_data_cli.result import Result
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli, Terminal
@@ -133,7 +133,7 @@ def test_colour_only_where_it_is_wanted(
         Finding(f"RL{severity}", "rule", severity, "local:a@1", "bad", hint=f"mend {severity}")
         for severity in SEVERITIES
     ]
-    report = Result(None, (Lines(list(human_lines(found, "3 findings"))),))
+    report = Result(None, finding_blocks(found, "3 findings"))
     show(report, Mode.HUMAN)
     shown = screen.out.getvalue()
     for style, severity in (("1;31", "error  "), ("33", "warning"), ("34", "info   ")):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 from offline_data.base.config import user_path
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.plurals import plural
-from offline_data.document.blocks import non_empty, table
+from offline_data.document.blocks import Lines, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.commands.manage import verify
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import AllDatasets, Context, SomeDatasets, option
-from offline_data_cli.result import Block, Lines, Result
+from offline_data_cli.result import Block, Result
 
 if TYPE_CHECKING:
     from offline_data.analysis.checks.baseline import Comparison
@@ -195,7 +195,7 @@ def _describe_baseline(compared: "Comparison | None", file: Path | None) -> list
 def _result(
     outcome: "CheckOutcome", form: "Format", notes: list[str], *, statistics: bool, failed: bool
 ) -> Result:
-    from offline_data.analysis.checks.formats import as_data, human_lines, render
+    from offline_data.analysis.checks.formats import as_data, finding_blocks, render
 
     blocks: list[Block] = []
     if form != "human":
@@ -205,6 +205,6 @@ def _result(
         spec = "code rule severity findings:count datasets:count"
         blocks += [*non_empty(table(spec, outcome.statistics())), outcome.summary]
     else:
-        blocks.append(Lines(list(human_lines(outcome.findings, outcome.summary))))
+        blocks += finding_blocks(outcome.findings, outcome.summary)
     ids = list(dict.fromkeys(finding.dataset for finding in outcome.findings))
     return Result(as_data(outcome), blocks, ids, notes, code=1 if failed else 0)

@@ -11,7 +11,7 @@ from offline_data.base.config import Settings, TransferLimits, user_path
 from offline_data.base.errors import FormatError, OfflineDataError, UsageError
 from offline_data.base.files import parse_bytes, write_user_file
 from offline_data.base.ids import DatasetId
-from offline_data.document.blocks import fields_of, non_empty, table
+from offline_data.document.blocks import Lines, fields_of, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.commands.own_files import (
     ask_for_mapping,
@@ -34,7 +34,7 @@ from offline_data_cli.options import (
     option,
 )
 from offline_data_cli.render import can_ask, choose
-from offline_data_cli.result import Lines, Result, combine
+from offline_data_cli.result import Result, combine
 
 if TYPE_CHECKING:
     from offline_data.pipeline import ingest

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.ids import did_you_mean
-from offline_data.document.blocks import Field, Fields, fields_of, non_empty, table
+from offline_data.document.blocks import Field, Fields, Lines, fields_of, non_empty, table
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, option
-from offline_data_cli.result import Block, Lines, Result
+from offline_data_cli.result import Block, Result
 
 if TYPE_CHECKING:
     from offline_data.analysis.checks.reference import RuleText

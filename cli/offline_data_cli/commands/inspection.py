@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.plurals import plural, shorten
-from offline_data.document.blocks import Field, Fields, fields_of, table
+from offline_data.document.blocks import Field, Fields, table
 from offline_data.document.values import format_nested, number
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
@@ -74,14 +74,8 @@ def info_result(found: "DatasetInfo") -> Result:
 
 
 def _remote(found: "CatalogDataset") -> Result:
-    fields = fields_of(
-        found,
-        "id on_this_disk summary transitions:count episodes:count download=bytes:bytes licence "
-        "citation notes command",
-        on_this_disk="another revision" if found.here else "no",
-    )
     data = {**asdict(found), "remote": True, "command": found.command}
-    return Result(data, (fields,), (found.id,))
+    return Result(data, found.blocks(), (found.id,))
 
 
 def path(context: Context, dataset: Dataset) -> Result:

@@ -101,7 +101,7 @@ def verify_entry(context: Context, entry: "Entry") -> Result:
     error = IntegrityError(
         f"{of} {'is' if count == 1 else 'are'} damaged", hint=f"to replace it: {command}"
     )
-    return Result(data, (table("file problem", found.problems),), failures=(error,))
+    return Result(data, (found.problem_table,), failures=(error,))
 
 
 def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:

@@ -51,7 +51,7 @@ class LeafAlignment(LagEstimate):
 
 
 @pickled_by_name
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Alignment(Document):
     """The lags of the leaves of a dataset."""
 

@@ -12,11 +12,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
@@ -26,11 +26,13 @@ from offline_data.analysis.checks.finding import SEVERITIES, CheckReport, Findin
 from offline_data.analysis.checks.reference import RuleText, rule_texts
 from offline_data.analysis.checks.registry import all_rules
 from offline_data.analysis.checks.run import DAMAGED, RULE_FAILED
+from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.base.version import __version__
+from offline_data.document.blocks import Block, Lines, table
+from offline_data.document.html import Document
+from offline_data.document.text import render as render_text
 from offline_data.store.layout import MANIFEST
-
-Line: TypeAlias = list[tuple[str, str]]  # parts and their roles: `id`, `hint`, a severity or none
 
 JSON_VERSION = 1  # version of the JSON report
 
@@ -115,35 +117,43 @@ def count_findings(findings: Sequence[Finding]) -> str:
     return f"{plural(len(findings), 'finding')} ({', '.join(parts)})"
 
 
-def human_lines(findings: Sequence[Finding], summary: str) -> Iterator[Line]:
-    """Yield the lines of a report for people."""
+def finding_blocks(findings: Sequence[Finding], summary: str) -> list[Block]:
+    """Return a report for people: the findings of each dataset, hints, and a sentence about all."""
     by_dataset: dict[str, list[Finding]] = {}
     for one in findings:
         by_dataset.setdefault(one.dataset, []).append(one)
-    for dataset, found in by_dataset.items():
-        yield [(one_line(dataset), "id")]
-        width = max(len(one.severity) for one in found)
-        for one in found:
-            severity = (one.severity.ljust(width), one.severity)
-            yield [(f"  {one_line(one.code)} ", ""), severity, (f" {_with_place(one)}", "")]
-        yield []
+    tables = [
+        table(
+            "code severity finding",
+            [(one_line(one.code), one.severity, _with_place(one)) for one in found],
+            one_line(dataset),
+        )._replace(listed=True)
+        for dataset, found in by_dataset.items()
+    ]
     hints = {
         one.code: f" {one.code} {one.rule}: {one.hint}"
         for one in findings
         if one.hint and one.severity != "info"
     }
-    for _, hint in sorted(hints.items()):
-        yield [("hint:", "hint"), (f" {one_line(hint)}", "")]
-    yield [(summary, "")]
+    lines = [[("hint:", "hint"), (f" {one_line(hint)}", "")] for _, hint in sorted(hints.items())]
+    return [*tables, Lines([*lines, [(summary, "")]])]
 
 
-def plain(lines: Iterable[Line]) -> str:
-    """Return lines as text, ending in a line end."""
-    return "".join("".join(part for part, _ in line) + "\n" for line in lines)
+@pickled_by_name
+class Findings(Document, list[Finding]):
+    """Findings as a list, which shows itself as the report for people."""
+
+    def __init__(self, findings: Iterable[Finding], summary: str) -> None:
+        super().__init__(findings)
+        self.summary = summary
+
+    def blocks(self) -> list[Block]:
+        """Return the report."""
+        return finding_blocks(self, self.summary)
 
 
 def _human(outcome: CheckOutcome) -> str:
-    return plain(human_lines(outcome.findings, outcome.summary))
+    return render_text(finding_blocks(outcome.findings, outcome.summary)) + "\n"
 
 
 def as_data(outcome: CheckOutcome) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from torch import Tensor
 from offline_data.base.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.base.ids import unknown
 from offline_data.base.pickles import pickled_by_name
-from offline_data.base.plurals import plural, shorten
+from offline_data.base.plurals import plural
 from offline_data.document.blocks import Table, TableColumn
-from offline_data.document.html import as_html, element, render
+from offline_data.document.html import render
 from offline_data.episode.fields import Key, join_key
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.selection import SubsetStorage, end_to_end
@@ -216,16 +216,15 @@ class EpisodeTable:
 
     def _repr_html_(self) -> str:
         names, shown = self.keys(), min(len(self), _ROWS)
-        columns = [list(map(_as_cell, self[name][:shown])) for name in names]
+        columns = [list(map(_plain, self[name][:shown])) for name in names]
         numbers = [any(isinstance(value, float) for value in column) for column in columns]
         titles = [
-            TableColumn(name, "number" if number else "text")
+            TableColumn(name, "number" if number else "text", clip=True)
             for name, number in zip(names, numbers, strict=True)
         ]
         rows = list(zip(range(shown), *columns, strict=True))
-        more = f"and {len(self) - shown:,} more" if len(self) > shown else None
-        shown_rows = render(Table((TableColumn("episode", "count"), *titles), rows))
-        return as_html((shown_rows, element("p", more) if more else None))
+        titles.insert(0, TableColumn("episode", "count"))
+        return render(Table(titles, rows, more=len(self) - shown), clip=True)
 
     def _load(self, key: Key) -> Tensor | list[Any]:
         if key in self._quality_keys:
@@ -297,8 +296,3 @@ class ViewEpisodes(EpisodeTable):
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-def _as_cell(value: Any) -> Any:
-    plain = _plain(value)
-    return shorten(plain) if isinstance(plain, str) else plain

@@ -6,18 +6,18 @@ import json
 import re
 import textwrap
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.base.errors import OfflineDataError
-from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.episode.autoreset import find_autoreset
 from offline_data.formats.base import PART_BYTES
 from offline_data.formats.files.episodes import find_parts, open_files
+from offline_data.formats.files.found import FoundArray, Proposal
 from offline_data.formats.files.layout import PARTS, Layout
 from offline_data.formats.files.mapping import Ends, FileMapping, MappingQuestionError, dump_toml
 from offline_data.formats.files.questions import LEAVES, Answer, Answers, ask_for_ends, ask_for_leaf
@@ -69,41 +69,6 @@ _RESETS = {
     "next_step": "drop the row of each reset",
     "same_step": "final observations are unknown",
 }
-
-
-@pickled_by_name
-@dataclass(frozen=True)
-class FoundArray:
-    """An array of the files."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    least: float | None
-    """Smallest of the first values, see `complete`; None: it has none, or is text."""
-    most: float | None
-    complete: bool
-    """Whether the range is that of all values, not only of the first `SAMPLED` bytes."""
-    looks_like: str
-    """Its meaning by its name, or the reason why it cannot be read; empty: not known."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Arrays of files, and the mapping that is proposed for them."""
-
-    path: Path
-    source: str | None
-    """Source that reads the files without a mapping."""
-    episodes: tuple[str, ...]
-    """Groups or files that are the parts of the data; empty: none. `arrays` are those of the first."""
-    arrays: tuple[FoundArray, ...]
-    mapping: FileMapping
-    """The proposal, without what only the user knows; `NAME` stands for an array that was not recognised."""
-    questions: tuple[MappingQuestionError, ...]
-    """Lines that it lacks."""
-    toml: str
-    """The mapping as a file to edit, with the arrays and questions as comments."""
 
 
 def inspect_arrays(

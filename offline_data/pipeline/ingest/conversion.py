@@ -35,9 +35,9 @@ from offline_data.store.publish import publish
 if TYPE_CHECKING:
     from offline_data.episode import EpisodeBatch
     from offline_data.fetch.files import RemoteFile
+    from offline_data.formats.files.found import Proposal
     from offline_data.formats.files.mapping import FileMapping
     from offline_data.formats.files.preview import Preview
-    from offline_data.formats.files.proposal import Proposal
     from offline_data.formats.files.questions import Answer
 
 

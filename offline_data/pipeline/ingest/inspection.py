@@ -10,8 +10,7 @@ from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.document.blocks import Block, Table, TableColumn, non_empty, table
 from offline_data.document.html import Document
-from offline_data.document.text import render
-from offline_data.formats.files.proposal import Proposal
+from offline_data.formats.files.found import Proposal
 from offline_data.formats.registry import check_plain
 from offline_data.pipeline.ingest.conversion import ConversionProcess
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @pickled_by_name
 @dataclass(frozen=True, repr=False)
-class Inspection(Proposal, Document):
+class Inspection(Document, Proposal):
     """Arrays of files, a proposed mapping, and the questions that it leaves open; shown as two tables."""
 
     def answer(self, **answers: Answer) -> FileMapping:
@@ -78,9 +77,6 @@ class Inspection(Proposal, Document):
             for place, (value, meaning) in enumerate(one.choices.items())
         ]
         return [arrays, *non_empty(Table(columns, rows, "Questions"))]
-
-    def __repr__(self) -> str:
-        return render(self.blocks())
 
 
 def inspect_files(path: Path, answers: Mapping[str, Answer] | None = None) -> Inspection:
