@@ -59,7 +59,11 @@ RECORDED: dict[str, tuple[int, str]] = {
     "plugins": (69, ""),
     "project": (959, ""),
     "raw": (5_356, ""),
-    "reports": (3_615, ""),
+    "reports": (
+        4_130,
+        "one viewer for report, view and browse: list of episodes as columns, frames and videos by "
+        "ranges, marks, and a first page with pictures and a search",
+    ),
     "rows": (6_214, ""),
     "sources": (45, ""),
     "store": (6_450, ""),

@@ -49,7 +49,7 @@ from offline_data.reports.pages.episodes import read_episode, read_frames
 from offline_data.reports.pages.page import icon, page, section, security_policy
 from offline_data.reports.pages.table import document_table, episode_table, quality_table
 from offline_data.reports.pages.texts import Decode, ShownDocuments, is_text
-from offline_data.reports.pages.videos import Part, episode_videos, read_part
+from offline_data.reports.pages.videos import FileRange, episode_videos, read_range
 from offline_data.reports.pages.viewer import (
     dataset_data,
     episode_data,
@@ -218,11 +218,11 @@ class _DatasetHandler(BaseHTTPRequestHandler):
         onward = icon() + element("meta", http_equiv="refresh", content="0; url=/")
         self._answer(HTTPStatus.OK, f"<!doctype html>{onward}".encode(), {"Set-Cookie": cookie})
 
-    def _respond(self, answer: Callable[[], bytes | _Typed | Part]) -> None:
+    def _respond(self, answer: Callable[[], bytes | _Typed | FileRange]) -> None:
         """Answer with what is returned, or the error that is raised."""
         try:
             found = answer()
-            if isinstance(found, Part):
+            if isinstance(found, FileRange):
                 span = f"bytes {found.first}-{found.stop - 1}/{found.size}"
                 headers = {"Content-Range": span, "Accept-Ranges": "bytes"}
                 typed = _Typed("video/mp4", found.content)
@@ -334,12 +334,12 @@ def _episode_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:
     return _json({**data, "videos": videos})
 
 
-def _video_part(server: DatasetServer, query: Mapping[str, str], asked: str | None) -> Part:
+def _video_part(server: DatasetServer, query: Mapping[str, str], asked: str | None) -> FileRange:
     reader = open_reader(server.entry(query.get("id", "")).path)
     number, key = _number(query, "number"), query.get("camera", "")
     if not number < reader.episode_count or key not in (found := episode_videos(reader, number)):
         raise NotFoundError(f"Episode {number} has no video of {key[:100]!r}")
-    return read_part(found[key].path, asked)
+    return read_range(found[key].path, asked)
 
 
 def _frames_part(server: DatasetServer, query: Mapping[str, str]) -> _Typed:

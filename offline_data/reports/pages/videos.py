@@ -25,7 +25,7 @@ class EpisodeVideo(NamedTuple):
     times: list[float]  # seconds into the file at which the frame of each step is shown
 
 
-class Part(NamedTuple):
+class FileRange(NamedTuple):
     """Bytes `[first, stop)` of a file of `size` bytes."""
 
     first: int
@@ -45,7 +45,7 @@ def episode_videos(reader: DatasetReader, number: int) -> dict[str, EpisodeVideo
     return found
 
 
-def read_part(path: Path, asked: str | None) -> Part:
+def read_range(path: Path, asked: str | None) -> FileRange:
     """Read the bytes that the header `Range` asks for, at most `LARGEST_PART`.
 
     Raises `NotFoundError` for a range that is none of the file.
@@ -60,7 +60,7 @@ def read_part(path: Path, asked: str | None) -> Part:
             raise NotFoundError(f"The video has no range {asked!r}")
         stop = min(size, int(first) + LARGEST_PART, int(last) + 1 if last else size)
         file.seek(int(first))
-        return Part(int(first), stop, size, file.read(stop - int(first)))
+        return FileRange(int(first), stop, size, file.read(stop - int(first)))
 
 
 def _video(reader: DatasetReader, key: Key, rows: Any) -> EpisodeVideo | None:
