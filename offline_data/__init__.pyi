@@ -6,6 +6,7 @@ from .agilerl import to_tensordict as to_tensordict
 from .agilerl import to_torch_tensor as to_torch_tensor
 from .analysis.checks.finding import Finding as Finding
 from .api import align as align
+from .api import browse as browse
 from .api import card as card
 from .api import check as check
 from .api import convert as convert

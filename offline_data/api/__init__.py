@@ -25,10 +25,12 @@ from offline_data.api.datasets import (
     verify,
 )
 from offline_data.api.export import export
-from offline_data.api.project import check, diff, lock, sync
+from offline_data.api.pages import browse, report, view
+from offline_data.api.project import check, diff, lock, provenance, sync
 from offline_data.api.share import push
 
 __all__ = [
-    "align", "card", "check", "convert", "diff", "download", "export", "info", "inspect_files", "list_datasets",
-    "load_arrays", "lock", "merge", "plot", "push", "remove", "replay", "search", "stats", "sync", "verify",
+    "align", "browse", "card", "check", "convert", "diff", "download", "export", "info", "inspect_files",
+    "list_datasets", "load_arrays", "lock", "merge", "plot", "provenance", "push", "remove", "replay", "report",
+    "search", "stats", "sync", "verify", "view",
 ]  # fmt: skip

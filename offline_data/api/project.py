@@ -88,6 +88,22 @@ def _selectors(given: Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def provenance(
+    data: DatasetLike | OnDisk,
+    *,
+    lock: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> dict[str, str | None]:
+    """Return what identifies a dataset on this disk, in text; see `Dataset.provenance`."""
+    from offline_data.project.provenance import provenance_of
+
+    chosen, here = settings_of(root, settings), Path("datasets.lock").absolute()
+    file = user_path(lock, "lock") if lock is not None else here if here.exists() else None
+    return provenance_of(entry_of(data, chosen), file, chosen, progress_of(progress))
+
+
 def lock(
     file: str | os.PathLike[str] = "datasets.toml",
     *,

@@ -31,6 +31,7 @@ _CLASSES = {  # without a public name, with objects in pickles, by module
     "buffers.bridges.epochs": "EpochBatches Ranks WorkerEpochs",
     "buffers.bridges.loader": "DatasetLoader Unchanged WholeBatches",
     "buffers.bridges.torchrl": "Collate LazyColumns RowsStorage",
+    "buffers.commands": "StatsOfBuffer",
     "buffers.dataset": "DatasetView TextDecoder",
     "buffers.mixtures.episodes": "MixtureEpisodes",
     "buffers.mixtures.epochs": "MixtureBatches MixtureRows",

@@ -366,8 +366,8 @@ class Buffer(Saves, Generic[Batch]):
         before, self._writer = self._writer, writer
         return before
 
-    def stats(self) -> dict[str, Any]:
-        """Return `size`, `capacity`, `utilization`, `write_count`, `prefetch_queue_size`, …."""
+    def stats(self) -> Any:
+        """Return a dict of `size`, `capacity`, `utilization`, `write_count`, `prefetch_queue_size`, …."""
         capacity = getattr(self._storage, "max_size", len(self))
         return {
             "size": len(self),

@@ -21,7 +21,7 @@ from offline_data.buffers.bridges.epochs import EpochBatches
 from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.buffer import Buffer
-from offline_data.buffers.described import Described
+from offline_data.buffers.commands import DatasetCommands
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.writers import Writer
@@ -65,7 +65,7 @@ else:  # type checkers accept a dataset as what `isinstance` says that it is
     from offline_data.buffers.priorities import PrioritiesOfLeaves
 
 
-class Dataset(Described, Preprocesses, PrioritiesOfLeaves):
+class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after
@@ -680,6 +680,12 @@ class DatasetView(Dataset):
 
     def _size_in_steps(self) -> tuple[int, int]:
         return self.storage.transitions.count, len(self.episodes)
+
+    def _episode_number(self, episode: int) -> int:
+        return int(self.episodes.numbers[super()._episode_number(episode)])
+
+    def _step_rows(self, rows: Tensor) -> Tensor:
+        return self.storage.transitions.at(rows)
 
 
 @pickled_by_name

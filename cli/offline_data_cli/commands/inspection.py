@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.base.plurals import plural, shorten
-from offline_data.document.blocks import Field, Fields, table
-from offline_data.document.values import format_nested, number
+from offline_data.document.blocks import table
+from offline_data.document.values import number
 from offline_data_cli.names import dataset_id, entry_named
 from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
 from offline_data_cli.result import Result
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
     from offline_data.store.reader import DatasetReader
 
-_MOST_ITEMS = 6  # items of an array in the output; `--json` has all
 _MOST = 1 << 24  # maximum batch size in transitions
 _LONGEST_TEXT = 200  # characters of decoded tokens; `--json` has all
 
@@ -119,11 +118,12 @@ def head(
     from offline_data.analysis.transitions import (
         first_transitions,
         last_transitions,
+        transition_blocks,
         transitions_of,
     )
     from offline_data.base.errors import UsageError
     from offline_data.store.reader import open_reader
-    from offline_data_cli.commands.pages import find_decoder
+    from offline_data.text.decoder import find_decoder
 
     if random is not None and (tail or episode is not None):
         raise UsageError("--random draws from the whole dataset; remove --tail or --episode")
@@ -135,16 +135,7 @@ def head(
         read = last_transitions if tail else first_transitions
         transitions = read(reader, rows, episode)
     words = partial(words_of, find_decoder(context.settings.root, entry.manifest), reader)
-    blocks = [
-        Fields(
-            *(
-                Field(key, words(key, value) or brief(value))
-                for key, value in transition["values"].items()
-            ),
-            title="episode {episode}, step {step}, index {index}".format(**transition),
-        )
-        for transition in transitions
-    ]
+    blocks = transition_blocks(transitions, words)
     return Result(transitions, blocks, (str(entry.id),))
 
 
@@ -168,18 +159,6 @@ def words_of(decode: "Decode | None", reader: "DatasetReader", key: str, value: 
     import numpy as np
 
     return repr(shorten(decode(np.asarray(value).ravel().tolist()), _LONGEST_TEXT))
-
-
-def brief(value: Any) -> str:
-    """Format the value of a leaf on one line: its first items, then its shape."""
-    import numpy as np
-
-    array = np.asarray(value)
-    items = " ".join(
-        f"{item:.6g}" if isinstance(item, float) else format_nested(item)
-        for item in array.ravel()[:_MOST_ITEMS].tolist()
-    )
-    return items if array.size <= _MOST_ITEMS else f"{items} … {array.dtype} {list(array.shape)}"
 
 
 def sample(

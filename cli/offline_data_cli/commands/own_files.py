@@ -9,7 +9,6 @@ from offline_data.base.errors import OfflineDataError, UsageError
 from offline_data.base.files import write_user_file
 from offline_data.base.plurals import plural
 from offline_data.document.blocks import Table, TableColumn
-from offline_data_cli.commands.inspection import brief
 from offline_data_cli.options import Context
 from offline_data_cli.render import ask, choose, choose_several, confirm, say, show_blocks
 from offline_data_cli.result import Block
@@ -94,6 +93,8 @@ def _ask(question: "MappingQuestionError") -> str | tuple[str, ...] | None:
 
 
 def _preview_blocks(preview: "Preview") -> list[Block]:
+    from offline_data.analysis.transitions import brief
+
     columns = [TableColumn("feature"), *(TableColumn(f"step {step}") for step in preview.steps)]
     rows = [(name, *map(brief, values)) for name, values in preview.values.items()]
     title = f"First episode, {plural(preview.length, 'step')}"

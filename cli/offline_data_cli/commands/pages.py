@@ -2,14 +2,13 @@
 
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from offline_data.base.config import user_path
-from offline_data.base.errors import OfflineDataError, UsageError
+from offline_data.base.errors import UsageError
 from offline_data.base.files import write_user_file
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
@@ -17,9 +16,7 @@ from offline_data_cli.render import say, stderr_is_terminal
 from offline_data_cli.result import Result
 
 if TYPE_CHECKING:
-    from offline_data.reports.pages.texts import Decode
     from offline_data.store.library import Entry
-    from offline_data.store.manifest import Manifest
 
 Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 Out = Annotated[
@@ -95,6 +92,8 @@ def report(
         if episode is not None:
             content = episode_page(entries[0], episode)
         else:
+            from offline_data.text.decoder import find_decoder
+
             decode = find_decoder(context.settings.root, entries[0].manifest, tokenizer)
             content = report_page(
                 entries[0],
@@ -169,6 +168,7 @@ def browse(
     import typer
 
     from offline_data.reports.pages.browse import DatasetServer
+    from offline_data.text.decoder import find_decoder
 
     decoder_of = partial(find_decoder, context.settings.root)
     with DatasetServer(context.settings, port, decoder_of) as server, suppress(KeyboardInterrupt):
@@ -179,39 +179,6 @@ def browse(
                 typer.launch(server.url)
         server.serve_forever()
     return Result({"stopped": True}, ("The server stopped.",))
-
-
-def find_decoder(root: Path, manifest: "Manifest", named: str | None = None) -> "Decode | None":
-    """Return what turns the tokens of a dataset into text; None: no tokens, or none on this disk.
-
-    A tokenizer that was a file is where it was when a dataset under `root` was made with it. If it
-    is `named`, raises as `load_tokenizer`.
-    """
-    about = manifest.about.get("tokenizer")
-    known: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
-    name, revision = named or known.get("name"), None if named else known.get("revision")
-    if not named and not revision:
-        from offline_data.store.tokenizers import find_tokenizer
-
-        name = find_tokenizer(root, known.get("sha256"))
-    if not known or not isinstance(name, str):
-        return None
-    from offline_data.text.tokenizer import load_tokenizer
-
-    try:
-        found = load_tokenizer(name, revision, offline=True)
-    except OfflineDataError:
-        if named:
-            raise
-        return None
-    if found.about["sha256"] != known.get("sha256"):
-        if not named:
-            return None
-        raise UsageError(
-            f"{name} is not the tokenizer of {manifest.id}: its sha256 is "
-            f"{found.about['sha256'][:12]}…, the dataset's {str(known.get('sha256'))[:12]}…"
-        )
-    return found.decode
 
 
 def new_file(out: str, force: bool, name: str = "--out") -> Path:
