@@ -12,8 +12,10 @@ const many = (count, word) => `${count.toLocaleString("en")} ${word}${count === 
 
 function make(name, attributes = {}, ...content) {
   const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes))
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
+  for (const [key, value] of Object.entries(attributes)) {
+    const flag = typeof value === "boolean" && !key.startsWith("aria-"); // those of ARIA are texts, true and false
+    if (value !== null && value !== undefined && !(flag && !value)) made.setAttribute(key, flag ? "" : value);
+  }
   made.append(...content);
   return made;
 }
@@ -149,15 +151,15 @@ class Expression {
       const before = this.at, not = this.take("not"), sign = not ? this.take("in") : this.take("<", "<=", ">", ">=", "==", "!=", "in");
       if (!sign) { this.at = before; break; }
       if (sign === "in") {
-        const among = this.list(), value = left;
-        links.push(row => among.some(each => this.same(value(row), each(row))) !== Boolean(not));
+        const among = this.list().map(each => this.equal(left, each));
+        links.push(row => among.some(each => each(row)) !== Boolean(not));
         break;
       }
-      const a = left, b = this.sum();
+      const a = left, b = this.sum(), equal = this.equal(a, b);
       links.push({
         "<": row => this.number(a(row)) < this.number(b(row)), "<=": row => this.number(a(row)) <= this.number(b(row)),
         ">": row => this.number(a(row)) > this.number(b(row)), ">=": row => this.number(a(row)) >= this.number(b(row)),
-        "==": row => this.same(a(row), b(row)), "!=": row => !this.same(a(row), b(row)),
+        "==": equal, "!=": row => !equal(row),
       }[sign]);
       left = b;
     }
@@ -171,10 +173,13 @@ class Expression {
     return found;
   }
 
-  same(a, b) {
-    const [text, other] = [a, b].map(value => typeof value === "string" || value === null);
-    if (text !== other) throw Error("text is compared with a number");
-    return text ? a === b : Number(a) === Number(b);
+  equal(left, right) {
+    return row => {
+      const a = left(row), b = right(row), [text, other] = [a, b].map(value => typeof value === "string" || value === null);
+      if (text !== other) throw Error("text is compared with a number");
+      if (text && !left.quoted && !right.quoted) throw Error("two fields of text are compared");
+      return text ? a === b : Number(a) === Number(b);
+    };
   }
 
   arithmetic(part, signs) {
@@ -193,7 +198,7 @@ class Expression {
     if (!token) throw Error("it ends early");
     const { kind, text } = token;
     if (kind === "number") return () => Number(text);
-    if (kind === "text") { const value = text.slice(1, -1).replace(/\\(.)/g, "$1"); return () => value; }
+    if (kind === "text") { const value = text.slice(1, -1).replace(/\\(.)/g, "$1"); return Object.assign(() => value, { quoted: true }); }
     if (text === "(") { const inner = this.disjunction(); this.expect(")"); return inner; }
     if (text === "-" || text === "+") { const inner = this.atom(); return row => (text === "-" ? -1 : 1) * this.number(inner(row)); }
     if (text === "True" || text === "False") return () => text === "True";
@@ -212,7 +217,9 @@ class Expression {
     return () => {
       if (value === undefined) {
         const values = this.episodes.numbers.map((_, row) => this.number(inner(row))).filter(each => !Number.isNaN(each));
-        value = values.length ? AGGREGATES[name](values, share(0)) : NaN;
+        const percent = this.number(share(0));
+        if (!(percent >= 0 && percent <= 100)) throw Error("percentile takes a number from 0 to 100");
+        value = values.length ? AGGREGATES[name](values, percent) : NaN;
       }
       return value;
     };
@@ -241,14 +248,13 @@ class Marks {
       try { localStorage.setItem(this.place, JSON.stringify(this.written())); } catch { /* then it holds for this page */ }
       return Promise.resolve();
     }
-    return this.queue = (this.queue ?? Promise.resolve()).then(() => this.send(number, after));
+    // One after the other; one that fails does not keep the next ones back.
+    return this.queue = (this.queue ?? Promise.resolve()).catch(() => {}).then(() => this.send(number, after));
   }
 
   async send(number, { mark, note }) {
-    const answer = await fetch(this.address, {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ number, mark, note }),
-    });
-    if (!answer.ok) throw Error((await answer.text()).replace(/<[^>]*>/g, "").slice(0, 200));
+    const headers = { "Content-Type": "application/json" };
+    await ask(this.address, { method: "POST", headers, body: JSON.stringify({ number, mark, note }) });
   }
 
   written() { return Object.fromEntries(this.all); }

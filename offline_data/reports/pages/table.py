@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from offline_data.analysis.checks.tokens import is_packed, token_leaves
 from offline_data.document.values import capitalize
 from offline_data.episode.fields import REWARD, Key, join_key
-from offline_data.reports.pages.charts import numbers as as_json
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader
 
@@ -109,8 +108,15 @@ def _column(name: str, title: str | None, values: NDArray[Any]) -> dict[str, Any
         "key": name,
         "title": title or capitalize(name.replace("_", " ")),
         "kind": "flag" if flags else "number",
-        "values": values.astype(int).tolist() if flags else as_json(values),
+        "values": values.astype(int).tolist() if flags else _exact(values),
     }
+
+
+def _exact(values: NDArray[Any]) -> list[int | float | None]:
+    """Return numbers with all their digits: expressions compare them as `filter` does."""
+    if values.dtype.kind != "f":
+        return [int(value) for value in values]
+    return [float(str(value)) if np.isfinite(value) else None for value in values]
 
 
 def _words(name: str, texts: Any) -> dict[str, Any]:

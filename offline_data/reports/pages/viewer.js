@@ -45,9 +45,9 @@ class Frames {
   }
 }
 
-async function ask(address) {
+async function ask(address, options) {
   let answer;
-  try { answer = await fetch(address); } catch { throw Error("The server does not answer: is it still running?"); }
+  try { answer = await fetch(address, options); } catch { throw Error("The server does not answer: is it still running?"); }
   if (answer.ok) return answer.headers.get("Content-Type").startsWith("application/json") ? answer.json() : answer.text();
   throw Error((await answer.text()).replace(/<[^>]*>/g, "") || `The server answers ${answer.status}`);
 }
@@ -529,7 +529,10 @@ class Viewer {
   }
 
   change(number, change, undone) {
-    this.episodes.marks.set(number, change, undone).catch(error => this.say(`Not kept: ${error.message}`));
+    this.episodes.marks.set(number, change, undone).catch(error => {
+      one("#kept").textContent = `The mark of episode ${number} is not kept: ${error.message}`; // and stays, as a toast does not
+      one("#kept").className = "bad";
+    });
   }
 
   takeBack() {
