@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from offline_data.analysis.checks.tokens import is_packed, token_leaves
 from offline_data.document.values import capitalize
-from offline_data.episode.fields import REWARD, Key, join_key
+from offline_data.episode.fields import REWARD, Key
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader
 
@@ -142,8 +142,3 @@ def _curves(reader: DatasetReader, listed: NDArray[np.int64]) -> dict[str, Any]:
     levels = np.rint((curves - low) * (99 / ((high - low) or 1)))
     codes = base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
     return {"kind": "curve", "points": _POINTS, "codes": codes}
-
-
-def is_hidden(key: Key) -> bool:
-    """Return True for a leaf that a timeline omits: flags and what the table of episodes has."""
-    return join_key(key) in {"next/terminated", "next/truncated", "next/done"}

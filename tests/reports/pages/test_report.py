@@ -42,12 +42,12 @@ def data(report: Element) -> dict[str, Any]:
 
 def columns(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of each column of the list, texts as words."""
+    values = {
+        "text": lambda one: [one["words"][code] for code in one["values"]],
+        "curve": lambda one: [*base64.b64decode(one["codes"])],
+    }
     return {
-        one["key"]: [one["words"][code] for code in one["values"]]
-        if one["kind"] == "text"
-        else [*base64.b64decode(one["codes"])]
-        if one["kind"] == "curve"
-        else one["values"]
+        one["key"]: values.get(one["kind"], lambda one: one["values"])(one)
         for one in data["columns"]
     }
 
