@@ -77,7 +77,8 @@ def view(
     out: Annotated[
         str | None,
         option(
-            "Write an .mp4 or .gif file. (default: NAME-EPISODE.mp4 here)",
+            "Write an .mp4 or .gif film, or an .html page that plays the episode with all its "
+            "features. (default: NAME-EPISODE.mp4 here)",
             metavar="FILE",
         ),
     ] = None,
@@ -101,6 +102,10 @@ def view(
     if rerun and out is not None:
         raise UsageError("--rerun writes no file; remove --out or --rerun")
     entry = entry_named(context, dataset)
+    if out is not None and out.endswith(".html"):
+        if leaf is not None or fps is not None:
+            raise UsageError("A page has all images; remove --leaf and --fps, or write a .mp4")
+        return report(context, [dataset], out, episode=episode, force=force)
     reader = open_reader(entry.path)
     shown = film(reader, episode, leaf)
     name = str(entry.id)

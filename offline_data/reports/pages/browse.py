@@ -309,7 +309,9 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     if data["kind"] == "text":
         documents = server.compute_once("documents", entry, lambda: ShownDocuments.of(reader))
         listed = np.arange(min(len(documents.lengths), _MOST_LISTED))
-        data["columns"] = document_table(reader, documents.lengths[listed])
+        decode = server.find_decoder(entry.manifest)
+        data["columns"] = document_table(documents, len(listed), decode)
+        data["unmarked"] = not documents.are_episodes
     else:
         listed = np.arange(min(reader.episode_count, _MOST_LISTED))
         data["columns"] = episode_table(reader, listed)

@@ -65,7 +65,7 @@ class Episodes {
   }
   get count() { return this.numbers.length; }
   row(number) { return this.rows.size ? this.rows.get(number) : number < this.count ? number : undefined; }
-  has(key) { return key === "number" || key === this.mark || key === this.note || (this.columns.has(key) && key !== "curve"); }
+  has(key) { return key === "number" || key === this.mark || key === this.note || (this.columns.has(key) && key !== "curve" && !this.columns.get(key).shown_only); }
 
   value(row, key) {
     if (key === "number") return this.numbers[row];
@@ -288,8 +288,8 @@ class List {
     const own = [...episodes.columns.keys()].filter(key => !COLUMNS.has(key) && key !== "curve" && !HIDDEN.has(key));
     const wanted = [...COLUMNS].filter(([key]) => known(key) || ["mark", "number", "ends"].includes(key)).concat(own.map(key => [key, 5]));
     const fixed = ["return", "length", "success", "ends", "split", ...SHARES];
-    const constant = episodes.count > 1 && kind !== "text" ? wanted.map(([key]) => key).filter(key => [...fixed, ...own].includes(key) && episodes.every(key)) : [];
-    const same = constant.filter(key => fixed.includes(key));
+    const constant = episodes.count > 1 ? wanted.map(([key]) => key).filter(key => [...fixed, ...own].includes(key) && episodes.every(key)) : [];
+    const same = kind === "text" ? [] : constant.filter(key => fixed.includes(key));
     this.same = new Set(constant);
     this.columns = wanted.filter(([key]) => !this.same.has(key) && (key !== "outliers" || episodes.columns.get(key).marked.some(Boolean))
       && (key !== "mark" || this.viewer.marked) && (key !== "curve" || kind === "vectors" || !known("instruction")) && (key !== "ends" || kind !== "text"));
@@ -377,7 +377,7 @@ class List {
   line(row, place) {
     const { episodes } = this, number = episodes.numbers[row], made = make("tr", { "data-number": number, "aria-rowindex": place + 2 });
     for (const [key, level] of this.columns) {
-      const cell = make("td", { class: `${key === "instruction" ? "text" : key === "mark" ? "mark" : ""} p${level}${this.numeric(key) ? " number" : ""}` });
+      const cell = make("td", { class: `${key === "instruction" || key === "beginning" ? "text" : key === "mark" ? "mark" : ""} p${level}${this.numeric(key) ? " number" : ""}` });
       if (key === "mark") cell.append(this.sign(number));
       else if (key === "number") cell.append(make("a", { href: `#episode=${number}`, "aria-label": `Episode ${number}` }, number.toLocaleString("en")));
       else if (key === "curve") cell.append(this.curve(row));
@@ -469,7 +469,7 @@ class List {
 
 // Columns of the list in order, and the width from which each is shown (1: always).
 const COLUMNS = new Map([
-  ["mark", 1], ["number", 1], ["instruction", 1], ["curve", 1], ["return", 1], ["success", 1], ["length", 1], ["outliers", 1],
+  ["mark", 1], ["number", 1], ["instruction", 1], ["beginning", 1], ["curve", 1], ["return", 1], ["success", 1], ["length", 1], ["outliers", 1],
   ["split", 3], ["jerk", 3], ["ends", 4], ["idle", 5], ["velocity", 5],
 ]);
 const HIDDEN = new Set(["terminated", "truncated", "final_observation", "jerk_p95", "saturated", "lag", "timestamp_error"]);

@@ -77,7 +77,8 @@ def report_page(
         numbers = episodes or np.random.default_rng(0).permutation(count).tolist()
         shown = _embed(numbers, lambda n: documents.show(n, decode), most)
         listed = np.arange(min(count, MOST_LISTED))
-        table = document_table(reader, documents.lengths[listed])
+        table = document_table(documents, len(listed), decode)
+        data["unmarked"] = not documents.are_episodes
         leaves = as_html((documents.summary(decoded=decode is not None), _schema(info)))
     else:
         stats = dataset_stats(reader, progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_data.analysis.checks.tokens import is_packed, token_leaves
+from offline_data.analysis.checks.tokens import is_packed
 from offline_data.document.values import capitalize
 from offline_data.episode.fields import REWARD, Key
 from offline_data.store.layout import EPISODES
@@ -16,6 +16,7 @@ from offline_data.store.reader import DatasetReader
 
 if TYPE_CHECKING:
     from offline_data.analysis.episodes import EpisodeQuality
+    from offline_data.reports.pages.texts import Decode, ShownDocuments
 
 INSTRUCTIONS = ("instruction", "language_instruction", "natural_language_instruction", "task")
 """Names of text that says what an episode is to do, the likeliest first."""
@@ -70,18 +71,21 @@ def quality_table(quality: EpisodeQuality, listed: NDArray[np.int64]) -> list[di
     return [*columns, {**outliers, "names": names, "marked": np.asarray(bits).tolist()}]
 
 
-def document_table(reader: DatasetReader, lengths: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return the columns of the documents of a text dataset, whose tokens are `lengths`.
+def document_table(
+    documents: ShownDocuments, count: int, decode: Decode | None
+) -> list[dict[str, Any]]:
+    """Return the columns of the first documents of a text dataset, with their first words.
 
     Of pairs, whose two are episodes of their own, there are no others.
     """
-    columns = [_column("length", "Tokens", lengths)]
-    pairs = len(token_leaves(reader)) == 2 or ("chosen",) in reader.episodes
-    if is_packed(reader) and not pairs:
-        listed = np.arange(len(lengths))
-        columns += [
-            one for one in episode_table(reader, listed) if one["key"] not in {"length", "curve"}
-        ]
+    columns = [_column("length", "Tokens", documents.lengths[:count])]
+    if documents.are_episodes and is_packed(documents.reader):
+        table = episode_table(documents.reader, np.arange(count))
+        columns += [one for one in table if one["key"] not in {"length", "curve"}]
+    beginnings = documents.beginnings(decode, count)
+    if beginnings is not None:
+        words = {**_words("beginning", beginnings), "title": "Document", "shown_only": True}
+        columns.append(words)
     return columns
 
 

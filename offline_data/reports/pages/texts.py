@@ -23,6 +23,7 @@ Decode: TypeAlias = Callable[[Sequence[int]], str]  # returns the text of tokens
 
 _MOST_TOKENS, _MOST_IDS = 4000, 60  # of a document, decoded; listed where nothing decodes them
 _CHUNK_ITEMS = 1 << 22
+_BEGINNINGS = 2000  # documents whose first words are in the list
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,11 @@ class ShownDocuments:
         (tokens,) = (one.tokens for one in self.found)
         return tokens[::2] + tokens[1::2] if self.pairs else tokens
 
+    @property
+    def are_episodes(self) -> bool:
+        """Whether each document is an episode, so that it can be marked and filtered."""
+        return len(self.lengths) == self.reader.episode_count
+
     def summary(self, *, decoded: bool) -> Html:
         """Return a sentence on cuts, and histograms of lengths and scores."""
         reader, count = self.reader, len(self.lengths)
@@ -90,6 +96,21 @@ class ShownDocuments:
                 None if decoded or kept else element("p", unknown, class_="soft"),
             )
         )
+
+    def beginnings(self, decode: Decode | None, count: int) -> list[str] | None:
+        """Return the first words of the first documents, or None where nothing decodes them."""
+        reader, key = self.reader, self.leaves[0]
+        each = 2 if self.pairs and len(self.leaves) == 1 else 1
+        found = []
+        for place in range(0, each * min(count, _BEGINNINGS), each):
+            kept = None if decode else _kept_text(reader, key, place)
+            if decode is None and kept is None:
+                return None
+            words = (
+                kept if decode is None else decode(_first_tokens(reader, key, place, 60).tolist())
+            )
+            found.append(" ".join(str(words)[:400].split()))
+        return found + [""] * (count - len(found))
 
     def show(self, number: int, decode: Decode | None = None) -> Html:
         """Return one document, or the two of a pair side by side; raises `NotFoundError`."""
@@ -139,12 +160,7 @@ def _document(
 ) -> Html:
     length = int(documents.tokens[place])
     prompt = 0 if documents.prompts is None else min(int(documents.prompts[place]), length)
-    if is_packed(reader):
-        begin = int(reader.starts[place])
-        ids = np.asarray(reader.step(key)[begin : begin + min(length, _MOST_TOKENS)])
-    else:
-        mask = np.asarray(reader.step((*key[:-1], "attention_mask"))[place]) != 0
-        ids = np.asarray(reader.step(key)[place])[mask][:_MOST_TOKENS]
+    ids = _first_tokens(reader, key, place, min(length, _MOST_TOKENS))
     cut = bool(np.asarray(reader.step(("next", "truncated"))[_last_row(reader, place)]).any())
     facts = (
         f"{plural(length, 'token')}, {prompt:,} of the prompt"
@@ -166,6 +182,14 @@ def _document(
         for label, said in blocks
     )
     return element("figure", caption, shown)
+
+
+def _first_tokens(reader: DatasetReader, key: Key, place: int, most: int) -> NDArray[Any]:
+    if is_packed(reader):
+        begin = int(reader.starts[place])
+        return np.asarray(reader.step(key)[begin : begin + min(most, int(reader.lengths[place]))])
+    mask = np.asarray(reader.step((*key[:-1], "attention_mask"))[place]) != 0
+    return np.asarray(reader.step(key)[place][mask][:most])
 
 
 def _last_row(reader: DatasetReader, place: int) -> int:

@@ -348,7 +348,7 @@ class Viewer {
     this.list = new List(this);
     if (!this.text) this.timeline = new Timeline(this);
     one(".facts").textContent = data.facts.join(" · ");
-    for (const part of [".marks", "#download", "#kept", "#tally", ".meter"]) if (!this.marked) one(part).hidden = true;
+    for (const part of [".marks", ".keep"]) if (!this.marked) one(part).hidden = true;
     this.controls();
     this.restore();
     this.spread.build();

@@ -67,8 +67,8 @@ def dataset_data(reader: DatasetReader, info: DatasetInfo) -> dict[str, Any]:
     tracks.append({"key": RETURN_SO_FAR, "labels": ("",), **so_far})
     several = plural(len(cameras), "camera") if cameras else None
     facts = (
-        plural(info.episodes, "episode"),
-        plural(info.transitions, "transition"),
+        plural(info.episodes, "document" if kind == "text" else "episode"),
+        plural(info.transitions, "token" if kind == "text" else "transition"),
         several,
         human_bytes(info.bytes),
     )

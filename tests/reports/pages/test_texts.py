@@ -94,9 +94,12 @@ def test_chosen_stands_beside_rejected(tmp_path: Path, tokenizer: Path, pad: boo
         assert [one.all("b")[0].text for one in shown.all("figure")] == ["chosen", "rejected"]
     cut = "8 of 12 pairs cut off (66.7 %)" if pad else "8 of 24 documents cut off (33.3 %)"
     assert f"12 pairs; {cut}." in page.text  # the chosen texts of two and three sentences
-    columns = data_of(page)["columns"]
-    assert {len(one["values"]) for one in columns} == {12}
-    assert [one["key"] for one in columns] == ["length"]  # others are of each of a pair
+    lengths, beginnings = data_of(page)["columns"]  # others are of each of a pair
+    assert (lengths["key"], len(lengths["values"])) == ("length", 12)
+    words = [beginnings["words"][code] for code in beginnings["values"]]
+    pairs = zip(words, ROWS, strict=True)
+    assert all(one.startswith(row["prompt"].strip()) for one, row in pairs)
+    assert data_of(page)["unmarked"] is not pad  # without padding, a pair is two episodes
 
 
 def test_without_a_tokenizer_kept_text_or_tokens_are_shown(tmp_path: Path, tokenizer: Path) -> None:
