@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, prod
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -49,6 +49,7 @@ _SHOWN = 10  # episodes that a notebook shows
 _SIMILAR = ("nearest", "distance", "duplicate_of")
 _KINDS = {"length": "count", "idle": "share", "saturated": "share"}
 _KINDS |= dict.fromkeys(("success", "outliers", "nearest", "duplicate_of"), "text")
+_KINDS |= {"mark": "text", "marks/mark": "text", "note": "text:clip", "marks/note": "text:clip"}
 """Notations of columns; the others are numbers."""
 
 
@@ -122,20 +123,23 @@ class EpisodeQuality(Mapping[str, NDArray[Any]], Document):
         """Return a table of `rows`, by default the first, and of the columns, `sort` first."""
         if rows is None:
             rows = self.rows(np.arange(min(len(self["length"]), _SHOWN)))
-        first = [sort, "outliers", *_SIMILAR]  # a narrow terminal hides the last columns
+        first = [sort, "outliers", "mark", *_SIMILAR]  # a narrow terminal hides the last columns
         names = dict.fromkeys([*(name for name in first if name in self), *self])
         spec = " ".join(["episode", *(f"{name}:{_KINDS.get(name, 'number')}" for name in names)])
         return [table(spec, rows, outliers=lambda row: " ".join(row["outliers"]))]
 
     def order(self, name: str, *, reverse: bool = False) -> NDArray[np.int64]:
         """Return episode numbers by a column, largest first; NaN comes last."""
-        column = np.asarray(self[name], np.float64)
+        values = column = self[name]
+        if values.dtype == object:  # text, of which the empty one is unknown
+            column = np.where(values == "", np.nan, np.unique(values, return_inverse=True)[1])
+        column = np.asarray(column, np.float64)
         return np.argsort(column if reverse else -column, kind="stable")
 
     def rows(self, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return `episode`, columns as Python values (unknown: None), and the names of outliers."""
         table = {
-            name: [None if isnan(value) else value for value in column[numbers].tolist()]
+            name: [None if _is_nan(value) else value for value in column[numbers].tolist()]
             for name, column in self.columns.items()
         }
         table["outliers"] = [
@@ -154,6 +158,14 @@ class EpisodeQuality(Mapping[str, NDArray[Any]], Document):
             for part in (self.columns, self.marked)
         )
         return EpisodeQuality(columns, marked, self.leaf, self.rate)
+
+
+def with_marks(reader: DatasetReader, quality: EpisodeQuality) -> EpisodeQuality:
+    """Return quality with the columns `mark` and `note`, text, if an episode has one."""
+    if not reader.marks.episodes:
+        return quality
+    marks = {join_key(key): np.array(c, object) for key, c in reader.mark_columns.items()}
+    return replace(quality, columns={**quality.columns, **marks})
 
 
 def quality_columns(reader: DatasetReader) -> tuple[str, ...]:
@@ -222,6 +234,10 @@ def episode_quality(
     if leaf is None:
         _MEASURED[reader] = quality
     return quality
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and isnan(value)
 
 
 def _outliers(column: NDArray[Any]) -> NDArray[np.bool_]:

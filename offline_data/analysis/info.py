@@ -93,6 +93,8 @@ class DatasetInfo(Document, LocalDataset):
     """Ids of the datasets that it was made of."""
     history: Sequence[HistoryStep]
     """Steps from the sources to this dataset, the last of which made it."""
+    marks: Mapping[str, int]
+    """Episodes that are marked `good`, `bad`, `unsure`, or have a note (`notes`); empty: none."""
 
     def blocks(self) -> list[Block]:
         return [
@@ -106,7 +108,7 @@ class DatasetInfo(Document, LocalDataset):
 _OF_MANIFEST = [  # manifest fields that are shown unchanged, except for passwords in `files`
     field.name
     for field in fields(DatasetInfo)[7:]
-    if field.name not in {"files", "values", "history"}  # `files` may have passwords
+    if field.name not in {"files", "values", "history", "marks"}  # `files` may have passwords
 ]
 
 
@@ -143,6 +145,7 @@ def entry_info(entry: Entry, root: Path | None = None) -> DatasetInfo:
         # a manifest written elsewhere may contain full URLs
         files=[{name: _redact(value) for name, value in one.items()} for one in manifest.files],
         history=history_of(manifest, root),
+        marks=reader.marks.counts(),
         **known,
     )
 
@@ -224,7 +227,8 @@ def summary_fields(info: DatasetInfo) -> Fields:
         info,
         "id path layout transitions:count valid_transitions=counts.valid_transitions:count "
         "episodes:count terminated=counts.terminated:count truncated=counts.truncated:count "
-        "size=bytes:bytes description",
+        "marks size=bytes:bytes description",
+        marks=", ".join(f"{count:,} {name}" for name, count in info.marks.items()) or None,
         description=_stated("description", info.about.get("description")),
     )
 

@@ -52,6 +52,7 @@ from offline_data.store.arrays import Style
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import entry_at, remove
 from offline_data.store.manifest import HistoryStep, Manifest
+from offline_data.store.marks import MarkName, write_marks
 from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
@@ -246,6 +247,34 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
         If the data are read from disk, the next episode is prefetched.
         """
         return read_episodes(self)
+
+    def mark(self, number: int, mark: MarkName | None, *, note: str | None = None) -> None:
+        """Mark an episode as `"good"`, `"bad"` or `"unsure"`; None: not any more.
+
+        ```python
+        ds.mark(3, "bad", note="gripper slips")
+        kept = ds.filter('mark != "bad"')
+        ```
+
+        Marks and notes are columns of `episodes`, and are kept in a file beside the dataset, as by
+        `offline-data browse`.
+
+        Args:
+            number: Row of `episodes`, also of a view; negative numbers count from the end.
+            mark: The mark.
+            note: At most 2,000 characters; None: the note stays as it is.
+
+        Raises:
+            IndexError: No such episode.
+            UsageError: Another mark, a note that is too long.
+            NotFoundError: The dataset was deleted.
+            AccessError, NoSpaceError: Disk errors.
+        """
+        reader, place = self._steps_storage.reader, self.episodes._place(number)
+        own = (
+            int(self.episodes.numbers[place]) if isinstance(self.episodes, ViewEpisodes) else place
+        )
+        write_marks(reader.path, reader.manifest, lambda marks: marks.with_mark(own, mark, note))
 
     def filter(
         self,

@@ -135,6 +135,19 @@ class Marks:
             )
         return replace(self, episodes=dict(sorted({**self.episodes, **others.episodes}.items())))
 
+    def counts(self) -> dict[str, int]:
+        """Return the number of episodes with each mark and with a note, of those that there are.
+
+        Example:
+            >>> marks = Marks("local:toy@1", "0" * 64).with_mark(3, "bad", "slips")
+            >>> marks.with_mark(4, "bad").with_mark(5, "good").counts()
+            {'good': 1, 'bad': 2, 'notes': 1}
+        """
+        said = self.episodes.values()
+        counts = {str(name): sum(one.mark == name for one in said) for name in MARK_NAMES}
+        counts["notes"] = sum(bool(one.note) for one in said)
+        return {name: count for name, count in counts.items() if count}
+
     def columns(self, keys: MarkKeys, count: int) -> dict[Key, list[str]]:
         """Return the columns of `count` episodes by key, with empty text where nothing was said."""
         columns = {key: [""] * count for key in keys.values()}

@@ -16,6 +16,10 @@ def episodes(
         option("Sort by a column, largest first; unknown values last.", metavar="COLUMN"),
     ] = None,
     reverse: Annotated[bool, option("With --sort: smallest first.")] = False,
+    where: Annotated[
+        str | None,
+        option("Only episodes that match an expression, as in `filter`.", metavar="EXPRESSION"),
+    ] = None,
     limit: Annotated[int | None, count("Show at most N episodes.")] = None,
     leaf: Annotated[
         str | None,
@@ -38,7 +42,7 @@ def episodes(
     """
     import numpy as np
 
-    from offline_data.analysis.episodes import episode_quality
+    from offline_data.analysis.episodes import episode_quality, with_marks
     from offline_data.base.errors import UsageError
     from offline_data.reports import figure
     from offline_data.store.reader import open_reader
@@ -52,16 +56,21 @@ def episodes(
         from offline_data.analysis.similar import with_similar
 
         quality = with_similar(reader, quality)
+    columns = with_marks(reader, quality)
     every = np.arange(len(quality["length"]))
-    numbers = every if sort is None else quality.order(sort, reverse=reverse)
-    rows = quality.rows(numbers[:limit])
+    numbers = every if sort is None else columns.order(sort, reverse=reverse)
+    if where is not None:
+        from offline_data.pipeline.preprocess.steps.episodes import episodes_where
+
+        numbers = numbers[episodes_where(reader, where)[numbers]]
+    rows = columns.rows(numbers[:limit])
     unit = f"per second at {quality.rate:g} steps/s" if quality.rate else "per step"
     notes = [f"idle, jerk and velocity are of {quality.leaf}, {unit}"] if quality.leaf else []
     if picture:
         figure.write(figure.draw_quality(str(entry.id), quality), picture)
         notes.append(f"{picture} written")
     data = {"id": str(entry.id), "leaf": quality.leaf, "rate": quality.rate, "episodes": rows}
-    return Result(data, quality.blocks(rows, sort), (str(entry.id),), notes)
+    return Result(data, columns.blocks(rows, sort), (str(entry.id),), notes)
 
 
 def replay(

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from offline_data.base.config import user_path
-from offline_data.base.errors import UsageError
+from offline_data.base.errors import NotFoundError, UsageError
 from offline_data.base.files import write_user_file
+from offline_data.base.plurals import plural
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, Datasets, option
 from offline_data_cli.render import say, stderr_is_terminal
@@ -160,6 +161,10 @@ def browse(
         ),
     ] = 0,
     no_open: Annotated[bool, option("Do not open the browser.")] = False,
+    marks: Annotated[
+        str | None,
+        option("Add marks that were downloaded from a report first.", metavar="FILE"),
+    ] = None,
 ) -> Result:
     """Look at the datasets on this disk in a web browser, and mark episodes.
 
@@ -170,6 +175,8 @@ def browse(
     from offline_data.reports.pages.browse import DatasetServer
     from offline_data.text.decoder import find_decoder
 
+    if marks is not None:
+        say(_add_marks(context, marks))
     decoder_of = partial(find_decoder, context.settings.root)
     with DatasetServer(context.settings, port, decoder_of) as server, suppress(KeyboardInterrupt):
         say(f"Datasets of {context.settings.root}: {server.url}")
@@ -179,6 +186,25 @@ def browse(
                 typer.launch(server.url)
         server.serve_forever()
     return Result({"stopped": True}, ("The server stopped.",))
+
+
+def _add_marks(context: Context, file: str) -> str:
+    """Add a download's marks to those of its dataset, and return a sentence about them."""
+    from offline_data.base.ids import parse_id
+    from offline_data.base.json import read_whole
+    from offline_data.store.library import find
+    from offline_data.store.marks import MOST_BYTES, Marks, marks_file, write_marks
+
+    path = user_path(file, "--marks")
+    found = Marks.of_download(read_whole(path, MOST_BYTES), str(path))
+    entry = find(context.settings.root, parse_id(found.dataset))
+    if entry is None:
+        raise NotFoundError(
+            f"{path} has marks of {found.dataset}, which is not in {context.settings.root}",
+            hint="`offline-data list` shows the datasets that are",
+        )
+    write_marks(entry.path, entry.manifest, lambda marks: marks.with_all(found))
+    return f"{plural(len(found.episodes), 'mark')} of {entry.id} added to {marks_file(entry.path)}"
 
 
 def new_file(out: str, force: bool, name: str = "--out") -> Path:

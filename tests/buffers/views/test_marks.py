@@ -7,15 +7,17 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import offline_data
 from offline_data.base.config import Settings
-from offline_data.base.errors import StepError
+from offline_data.base.errors import StepError, UsageError
 from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.episode import Key
 from offline_data.pipeline.preprocess.job import Job
 from offline_data.pipeline.preprocess.subsets import filter_dataset, save_view
 from offline_data.rows.saved import read_view
@@ -97,7 +99,7 @@ def test_an_ignored_file_warns_once(ds: Dataset, path: Path) -> None:
 
 def test_own_columns_win(tmp_path: Path) -> None:
     batch = toy_batch(LENGTHS)
-    own = {("mark",): np.array(list("abcdef"), object), ("note",): np.zeros(6)}
+    own: dict[Key, Any] = {("mark",): np.array(list("abcdef"), object), ("note",): np.zeros(6)}
     own[("marks", "note")] = np.arange(6)
     write_toy(tmp_path / "toy", [replace(batch, episodes={**batch.episodes, **own})])
     mark(tmp_path / "toy")
@@ -181,3 +183,24 @@ def test_columns_of_a_step_win(path: Path, settings: Settings, tmp_path: Path) -
     made = preprocess(job, settings)
     assert ids(made.path) == [0, 1]
     assert entry_at(made.path).manifest.notes == ()
+
+
+def test_marking_in_python(ds: Dataset, path: Path) -> None:
+    ds.mark(3, "bad", note="gripper slips")
+    view = ds.episodes_at([5, 3])
+    view.mark(0, "good")
+    view.mark(-1, "unsure")
+    assert ds.episodes["mark"] == ["", "", "", "unsure", "", "good"]
+    assert view.episodes["note"] == ["", "gripper slips"]
+    assert json.loads(marks_file(path).read_text())["episodes"] == {
+        "3": {"mark": "unsure", "note": "gripper slips"},
+        "5": {"mark": "good", "note": ""},
+    }
+    ds.mark(3, None, note="")
+    assert ds.episodes["mark"] == ["", "", "", "", "", "good"]
+    with pytest.raises(IndexError):
+        ds.mark(6, "bad")
+    with pytest.raises(UsageError, match="True"):
+        ds.mark(True, "bad")
+    with pytest.raises(UsageError, match="'superb'"):
+        ds.mark(0, "superb")  # type: ignore[arg-type]

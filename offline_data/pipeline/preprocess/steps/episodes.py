@@ -30,7 +30,7 @@ from offline_data.pipeline.preprocess.steps.parse import (
     split_parts,
     usage_error,
 )
-from offline_data.store.chunk import EpisodeChunk
+from offline_data.store.chunk import EpisodeChunk, episode_words
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -332,6 +332,16 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
             )
         chosen[EpochOrder(count, self.seed, 0).between(0, size)] = True
         return chosen
+
+
+def episodes_where(reader: DatasetReader, where: str) -> NDArray[np.bool_]:
+    """Return for which episodes of a dataset an expression of `Filter` is true, bool `[E]`.
+
+    Raises `UsageError`, `StepError`, `UnknownLeafError` as `Filter`.
+    """
+    table: dict[Key, NDArray[Any]] = {key: np.asarray(c) for key, c in reader.episodes.items()}
+    table[("number",)] = np.arange(reader.episode_count)
+    return Filter.parse(where).bind(reader, ()).choose(table, episode_words(reader))
 
 
 def _pack_rows(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]:
