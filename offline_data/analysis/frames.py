@@ -87,7 +87,7 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
         low, high = min(one for one, _ in ends), max(one for _, one in ends)
         notes.append(f"uint16 values from {low} to {high} are drawn from black to white")
     frames = (
-        as_rgb(_to_eight_bits(image, low, high), kind)
+        as_rgb(to_eight_bits(image, low, high), kind)
         for chunk in _chunks(reader, spec, episode)
         for image in chunk
     )
@@ -137,7 +137,8 @@ def _chunks(reader: DatasetReader, leaf: LeafSpec, episode: int) -> Iterator[NDA
         yield from reader.decoded_at(leaf.key, np.array([stop - 1]), after=True)
 
 
-def _to_eight_bits(image: NDArray[Any], low: int, high: int) -> NDArray[np.uint8]:
+def to_eight_bits(image: NDArray[Any], low: int, high: int) -> NDArray[np.uint8]:
+    """Return an image of uint8 unchanged, and other values from `low` to `high` as 0 to 255."""
     if image.dtype == np.uint8:
         return image
     part = (image.astype(np.float64) - low) / max(high - low, 1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import offline_data
 from offline_data.buffers.dataset import Dataset
@@ -190,3 +194,47 @@ def test_long_lists_and_texts_are_cut() -> None:
     assert title.endswith("xxxy")
     assert len(title) == 800
     assert max(map(len, shown.texts)) == 80
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((10, 12, 3), "uint8"), ((3, 10, 12), "uint8"), ((200, 240, 3), "uint8"), ((10, 12), "uint16")]
+)  # fmt: skip
+def test_an_episode_of_pixels_shows_frames(
+    tmp_path: Path, shape: tuple[int, ...], dtype: str
+) -> None:
+    """Eight of twenty, compared with the values that were written; large ones have each third pixel."""
+    numbers = np.random.default_rng(0)
+    written = numbers.integers(0, np.iinfo(dtype).max, size=(26, *shape), dtype=dtype)
+    batch = toy_batch([4, 20])
+    write_toy(tmp_path / "toy", [replace(batch, observations={("observation", "<i>"): written})])
+    page = Dataset(tmp_path / "toy", 2).episode(1)._repr_html_()
+    pictures = re.findall(
+        r'<img src="data:image/png;base64,([\w+/=]+)" alt="step (\d+)" title="step \2" height="96">',
+        page,
+    )
+    rows = [int(row) for _, row in pictures]
+    assert rows == [0, 3, 5, 8, 11, 14, 16, 19]
+    assert "<code>observation/&lt;i&gt;</code>" in page
+    frames = written[5:][rows]  # five observations are of the first episode
+    if dtype == "uint16":
+        low, high = int(frames.min()), int(frames.max())
+        frames = np.rint(255 * (frames.astype(float) - low) / (high - low)).astype("uint8")
+    frames = frames.transpose(0, 2, 3, 1) if shape[0] == 3 else frames
+    for (data, _), frame in zip(pictures, frames, strict=True):
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+        step = 3 if shape[0] == 200 else 1
+        grey = frame.ndim == 2
+        assert np.array_equal(shown[..., 0] if grey else shown, frame[::step, ::step])
+
+
+def test_an_episode_without_pixels_or_pillow_shows_no_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = toy_batch([3])
+    frames = np.zeros((4, 10, 12, 3), np.uint8)
+    write_toy(tmp_path / "toy", [replace(batch, observations={("observation",): frames})])
+    episode = Dataset(tmp_path / "toy", 2).episode(0)
+    assert episode._repr_html_().count("<img") == 3
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert "<img" not in episode._repr_html_()
+    assert "<h3>Episode 0</h3>" in episode._repr_html_()

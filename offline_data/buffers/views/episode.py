@@ -15,8 +15,9 @@ from torch import Tensor
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural, shorten
+from offline_data.buffers.views.frames import strips
 from offline_data.document.blocks import Field, Fields, Table, table
-from offline_data.document.html import render
+from offline_data.document.html import as_html, render
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.rows.keys import KeyLike, as_key
 from offline_data.rows.selection import whole_of
@@ -162,7 +163,8 @@ class Episode:
             Field("final observation", None if self.final_observation else "not known"),
             title=f"Episode {self.number}",
         )
-        return render(fields, _leaf_table(self.transitions))
+        leaves = render(_leaf_table(self.transitions))
+        return as_html((render(fields), strips(self.transitions), leaves))
 
 
 def read_episode(buffer: Any, number: int, read: Callable[[Tensor], Any] | None = None) -> Episode:
