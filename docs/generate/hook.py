@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "cli")]
 
-from docs.generate import commands, reference, rules, sources
+from docs.generate import commands, notebook, reference, rules, sources
 
 OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
@@ -29,7 +29,8 @@ _LINK = re.compile(r"(\]\(|\]: +|(?:src|srcset|href)=\")([^)\s\"]+)")
 def generated() -> dict[str, str]:
     """Return all pages that are not files of docs/, by their path there."""
     moved = {page: (ROOT / path).read_text("utf-8") for path, page in OUTSIDE.items()}
-    return {**moved, **sources.pages(), **commands.pages(), **rules.pages(), **reference.pages()}
+    made = {**sources.pages(), **commands.pages(), **rules.pages(), **reference.pages()}
+    return {**moved, **made, "notebook.md": notebook.page()}
 
 
 def navigation() -> list[Any]:
@@ -61,7 +62,7 @@ def navigation() -> list[Any]:
         panel: [f"commands/{name}.md" for name in some] for panel, some in commands.panels().items()
     }
     places: list[dict[str, Any]] = [
-        {"Start": ["index.md", "comparison.md"]},
+        {"Start": ["index.md", "notebook.md", "comparison.md"]},
         {"Guides": [*guides, {"Recipes": below("recipes/")}]},
         {"Datasets in CI": "datasets-in-ci.md"},
         {"Datasets": ["sources/index.md", *({name: source(name)} for name in sources.FACTS)]},

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
+from itertools import count
 from typing import Any, Protocol
 
 from offline_data.base.errors import UsageError
@@ -18,6 +21,7 @@ from offline_data.base.pickles import pickled_by_name
 DELAY = 2.0  # seconds after which a bar is drawn
 
 _LABEL_WIDTH = 26
+_INTERVAL = 0.2  # seconds between two texts of a line
 _log = logging.getLogger("offline_data")
 
 
@@ -83,8 +87,8 @@ class LoggedNotes(SilentProgress):
 class ProgressBars(LoggedNotes):
     """Draws a bar on stderr for each task that is older than `delay` seconds; threads may share it.
 
-    A bar is drawn in a terminal, and in a notebook that has ipywidgets, and goes when its task ends;
-    with `everywhere` it is also written where stderr is neither, and stays.
+    A bar is drawn in a terminal and in a notebook, as a line of text if that lacks ipywidgets, and goes
+    when its task ends; with `everywhere` it is also written where stderr is neither, and stays.
     """
 
     def __init__(self, delay: float = DELAY, *, everywhere: bool = False) -> None:
@@ -124,9 +128,11 @@ class ProgressBars(LoggedNotes):
                 return
             if self._live is None:
                 console = self._console()
-                if not (self._everywhere or _can_draw(console)):
+                if not (self._everywhere or console.is_jupyter or console.is_terminal):
                     return
-                self._live = _new_drawing(console, transient=not self._everywhere)
+                widgets = not console.is_jupyter or find_spec("ipywidgets") is not None
+                draw = _new_drawing if widgets else _TextLine
+                self._live = draw(console, transient=not self._everywhere)
             if not self._drawn:
                 self._live.start()
             self._drawn += 1
@@ -187,10 +193,46 @@ class _Bar:
         return f"{self._done:,}{of} {self._unit} {speed:,.0f}/s{left}"
 
 
-def _can_draw(console: Any) -> bool:
-    if console.is_jupyter:
-        return find_spec("ipywidgets") is not None
-    return bool(console.is_terminal)
+class _TextLine:
+    """The newest of some bars as a line on stderr that is written over, in a notebook without ipywidgets."""
+
+    def __init__(self, _console: Any, *, transient: bool) -> None:
+        self._transient, self._rows = transient, count()
+        self._bars: dict[int, tuple[str, _Bar]] = {}
+        self._width = 0
+
+    def add_task(self, label: str, *, bar: _Bar, **_: Any) -> int:
+        row = next(self._rows)
+        self._bars[row] = label, bar
+        return row
+
+    def update(self, row: int, **_: Any) -> None:
+        newest = row == max(self._bars)
+        if newest and time.monotonic() - self._written >= _INTERVAL:
+            self._write(row)
+
+    def remove_task(self, row: int) -> None:
+        del self._bars[row]
+
+    def start(self) -> None:
+        self._written = -math.inf
+
+    def stop(self) -> None:
+        if self._transient:
+            self._replace("", "\r")
+        else:
+            self._write(max(self._bars))
+            sys.stderr.write("\n")
+
+    def _write(self, row: int) -> None:
+        label, bar = self._bars[row]
+        self._replace(f"{label} {bar}")
+        self._written = time.monotonic()
+
+    def _replace(self, line: str, end: str = "") -> None:
+        self._width = max(self._width, len(line))
+        sys.stderr.write(f"\r{line:{self._width}}{end}")
+        sys.stderr.flush()
 
 
 def _new_drawing(console: Any, *, transient: bool) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -62,14 +63,73 @@ def test_quick_work_draws_nothing_and_asks_for_no_console() -> None:
     assert threading.active_count() <= threads
 
 
-def test_nothing_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_drawn_elsewhere() -> None:
     screen = Screen(force_terminal=False)
     with screen.task("convert", 4, "episodes") as task:
         task.advance(2)
     assert (screen.asked, screen.written.getvalue()) == (1, "")
-    for installed in (True, False):
-        monkeypatch.setattr(progress, "find_spec", lambda _: True if installed else None)  # noqa: B023
-        assert progress._can_draw(Console(force_jupyter=True)) is installed
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_notebook_without_widgets_has_a_line_that_is_written_over(
+    everywhere: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "find_spec", lambda _: None)
+    monkeypatch.setattr(progress, "_INTERVAL", 0)
+    screen = Screen(force_jupyter=True)
+    screen._everywhere = everywhere
+    with screen.task("convert", 4, "episodes") as task:
+        task.advance(2)
+        with screen.task("audit", 9, "rows") as inner:
+            inner.advance(3)
+            task.advance(1)  # an older one is not written
+        task.advance(1)
+    written = capsys.readouterr().err.split("\r")
+    lines = [re.sub(r"(episodes|rows) .*", r"\1", line).rstrip() for line in written]
+    newest = [
+        "",
+        "convert 0/4 episodes",
+        "convert 2/4 episodes",
+        "audit 0/9 rows",
+        "audit 3/9 rows",
+    ]
+    assert lines[:5] == newest
+    if everywhere:
+        assert written[-1].endswith("\n")
+        assert len(lines) == 6
+    else:
+        assert lines[5:] == ["convert 4/4 episodes", "", ""]
+        assert len(set(map(len, written[3:-1]))) == 1  # each erases the one before
+    assert screen.written.getvalue() == ""
+
+
+def test_a_line_is_written_five_times_a_second(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress, "find_spec", lambda _: None)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with Screen(force_jupyter=True).task("convert", 100, "episodes") as task:
+        for step in range(100):
+            now[0] = (step + 1) / 100
+            task.advance()
+    counts = re.findall(r"convert (\d+)/100 episodes", capsys.readouterr().err)
+    assert counts == ["0", "20", "40", "60", "80", "100"]
+
+
+def test_a_notebook_with_widgets_has_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[bool] = []
+    monkeypatch.setattr(progress, "find_spec", lambda _: True)
+    monkeypatch.setattr(
+        progress,
+        "_new_drawing",
+        lambda _, transient: drawn.append(transient) or progress._TextLine(_, transient=True),
+    )
+    with Screen(force_jupyter=True).task("convert", 4, "episodes"):
+        assert drawn == [True]
+    assert "convert" in capsys.readouterr().err
 
 
 def test_what_a_caller_may_give(caplog: pytest.LogCaptureFixture) -> None:
