@@ -228,7 +228,11 @@ def summary_fields(info: DatasetInfo) -> Fields:
         "id path layout transitions:count valid_transitions=counts.valid_transitions:count "
         "episodes:count terminated=counts.terminated:count truncated=counts.truncated:count "
         "marks size=bytes:bytes description",
-        marks=", ".join(f"{count:,} {name}" for name, count in info.marks.items()) or None,
+        marks=", ".join(
+            plural(count, "note") if name == "notes" else f"{count:,} {name}"
+            for name, count in info.marks.items()
+        )
+        or None,
         description=_stated("description", info.about.get("description")),
     )
 
