@@ -59,7 +59,7 @@ class Episodes {
   }
 
   add(columns) {
-    for (const column of columns) this.columns.set(column.key, column);
+    for (const column of columns) if (!this.columns.has(column.key)) this.columns.set(column.key, column); // the data's own come first
     const curve = this.columns.get("curve");
     if (curve) curve.values ??= Uint8Array.from(atob(curve.codes), char => char.charCodeAt(0));
   }

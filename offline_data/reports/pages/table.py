@@ -22,6 +22,7 @@ INSTRUCTIONS = ("instruction", "language_instruction", "natural_language_instruc
 """Names of text that says what an episode is to do, the likeliest first."""
 
 _STANDARD = ("length", "return", "terminated", "truncated", "final_observation")
+_OWN = ("curve", "outliers")  # columns of the page itself, which hide those of the data
 _POINTS = 32  # of the curve of an episode
 _MOST_CURVES = 10_000  # episodes whose rewards are read for curves
 _LONGEST = 200  # characters of a text in the table
@@ -42,7 +43,8 @@ def episode_table(reader: DatasetReader, listed: NDArray[np.int64]) -> list[dict
         columns.append(_words("instruction", found))
     for key, column in reader.episodes.items():
         name = ".".join(key)
-        if name in _STANDARD or column.ndim != 1 or (name == "instruction" and found is not None):
+        taken = (*_STANDARD, *_OWN, "instruction" if found is not None else "")
+        if name in taken or column.ndim != 1:
             continue
         values = np.asarray(column[listed])
         if reader.words(key, EPISODES) is not None:
