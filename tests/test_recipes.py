@@ -316,6 +316,50 @@ def test_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     assert (spread.min, spread.max) == pytest.approx((good[0], good[-1]))
 
 
+def test_provenance_goes_through_yaml() -> None:
+    """A run's configuration is YAML in each of the trackers."""
+    yaml = pytest.importorskip("yaml")
+    ds = load_dataset("d4rl:halfcheetah-medium-v2")
+    found = ds.provenance()
+    assert yaml.safe_load(yaml.safe_dump(found)) == found
+    assert {type(value) for value in found.values()} <= {str, int, type(None)}
+    assert {f"`{name}`" for name in found} <= {*re.findall(r"`\w+`", PAGES["trackers"])}
+
+
+def test_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    found = run(codes("trackers")[0])
+    kept = dict(found["run"].config)
+    assert kept["dataset"] == found["parts"]["train"].provenance()
+    assert kept["dataset"]["view"] != found["parts"]["val"].provenance()["view"]
+    (log,) = Path("wandb").glob("offline-run-*/*.wandb")
+    assert kept["dataset"]["content_digest"].encode() in log.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(f"file:{tmp_path / 'runs'}")
+    found = run(codes("trackers")[1])
+    kept = mlflow.get_run(found["run"].info.run_id).data.params
+    expected = found["ds"].provenance()
+    assert kept == {f"dataset.{name}": str(value) for name, value in expected.items()}
+
+
+def test_omegaconf() -> None:
+    pytest.importorskip("omegaconf")
+    (code,) = codes("trackers")[2:]
+    before = run(code)
+    assert run(code)["config"] == before["config"]
+    text = Path("config.yaml").read_text()
+    digest = before["ds"].provenance()["content_digest"]
+    Path("config.yaml").write_text(text.replace(digest, f"sha256:{'0' * 64}"))
+    with pytest.raises(SystemExit, match="d4rl:halfcheetah-medium-v2@1 of other content"):
+        run(code)
+
+
 def test_corl() -> None:
     found = run(codes("arrays")[0])
     assert [len(one["rewards"]) for one in found["trajectories"]] == LENGTHS

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from offline_data.base.progress import Progress
     from offline_data.document.page import ReportPage
 
+_INLINE_BYTES = 2 << 20
+"""Bytes of the episodes of a page that is not written to a file: a notebook keeps it."""
+
 
 def report(
     data: DatasetLike | OnDisk,
@@ -29,7 +32,7 @@ def report(
 ) -> ReportPage:
     """Return the page that `offline-data report` writes; see `Dataset.report`."""
     from offline_data.document.page import ReportPage
-    from offline_data.reports.pages.report import report_page
+    from offline_data.reports.pages.report import EPISODES_BYTES, report_page
     from offline_data.text.decoder import find_decoder
 
     chosen = settings_of(root, settings)
@@ -39,6 +42,7 @@ def report(
         workers=chosen.workers,
         progress=progress_of(progress),
         decode=find_decoder(chosen.root, entry.manifest),
+        budget=_INLINE_BYTES if path is None else EPISODES_BYTES,
     )
     page = ReportPage(f"Report of {entry.id}", content.decode())
     if path is not None:

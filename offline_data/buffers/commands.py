@@ -123,7 +123,8 @@ class DatasetCommands(Described):
         ```
 
         Args:
-            path: File to write, replacing an existing one; None: none. A notebook shows the result.
+            path: File to write, replacing an existing one; None: none, and the page plays fewer
+                episodes, as a notebook that shows it keeps 2 MB of them.
 
         Raises:
             ManifestError, FormatError: A file is missing or damaged.

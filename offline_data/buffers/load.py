@@ -134,42 +134,53 @@ def load_dataset(
 ) -> Dataset:
     """Load a dataset; download and convert it first if it is not on this disk.
 
+    ```python
+    ds = offline_data.load_dataset("d4rl:hopper-medium-v2", batch_size=256)
+    batch = ds.sample()  # batch["observation"], batch["action"], batch["next", "reward"], …
+    ```
+
     Args:
         id: `source:name[@revision]`, a name that only one dataset has (`hopper-medium-v2`,
             `lerobot/pusht`; datasets on this disk come first), the path of a dataset directory, or
             `prefix:name` of `register_dataset`, whose function receives all other arguments.
-        dataset_id: TorchRL's name for `id`.
         batch_size: Default number of rows in a batch.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
             user's cache folder.
-        download: True: download and convert a dataset that is not on this disk; False: never
-            download; `"force"`: download and convert again.
+        keys: Features of batches, or parents of features; None: all.
+        sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, `SliceSampler`, …, or
+            your own.
+        transform: Called with every batch.
+        device: Device of batches.
+
+        download: **What is loaded.** True: download and convert a dataset that is not on this disk;
+            False: never download; `"force"`: download and convert again.
         revision: Revision of the source; None: the newest on this disk, else the source's newest.
         layout: `compact` or `ted`; None: as on disk, `compact` for a new conversion.
         text: How the text of `hf:` datasets is tokenized; None: it is on this disk, in any way.
         view: Name or file of a saved view of the dataset to return, or a filter key of robomimic
             files (`train`).
-        sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or your own.
-        writer: Ignored; a dataset is immutable.
-        collate_fn: Called with every batch, before `transform`.
-        pin_memory: Whether batches are in (or are transferred through) page-locked memory.
-        prefetch: Number of batches that threads prepare ahead; does not change rows or order.
-        transform: Called with every batch.
-        split_trajs: Whether rows are whole episodes, padded to the longest: batches are `[B, T]`,
-            with `mask`, `traj_ids` and `dataset_index` (rows of the transitions).
-        device: Device of batches.
-        in_memory: Whether to copy the whole dataset to `device` once and gather batches there.
-        keys: Features of batches, or parents of features; None: all.
-        derived: Functions that add features computed from other rows, such as `n_step(3, 0.99)`, or
-            a list of them in order of application.
+        progress: Whether to show a bar on stderr, in a terminal or notebook, if a download or
+            conversion takes over two seconds; or its receiver. Notes: the logger `offline_data`.
+
+        derived: **What batches have.** Functions that add features computed from other rows, such
+            as `n_step(3, 0.99)`, or a list of them in order of application.
         delta_timestamps: Seconds by feature, as LeRobot's: features become `[B, k, …]`, with
             `KEY_is_pad` next to them; see `offline_data.delta_timestamps`. Batches then have no
             next observations, and the default sampler draws all rows.
+        split_trajs: Whether rows are whole episodes, padded to the longest: batches are `[B, T]`,
+            with `mask`, `traj_ids` and `dataset_index` (rows of the transitions).
         decode_text: Whether to return text as strings (`NonTensorStack`); slow.
         decode: Whether to decode encoded images to pixels, in `torch.get_num_threads()` threads;
             False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None for padding).
-        progress: Whether to show a bar on stderr, in a terminal or notebook, if a download or
-            conversion takes over two seconds; or its receiver. Notes: the logger `offline_data`.
+
+        in_memory: **Speed.** Whether to copy the whole dataset to `device` once and gather batches
+            there.
+        prefetch: Number of batches that threads prepare ahead; does not change rows or order.
+        pin_memory: Whether batches are in (or are transferred through) page-locked memory.
+
+        collate_fn: **For TorchRL's scripts.** Called with every batch, before `transform`.
+        writer: Ignored; a dataset is immutable.
+        dataset_id: TorchRL's name for `id`.
 
     Returns:
         A buffer of transitions in TED; see `Dataset`.

@@ -153,6 +153,17 @@ def test_a_report_is_a_page_that_notebooks_show_in_a_frame(ds: Dataset, tmp_path
         page.save(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_page_that_is_not_written_has_2_mb_of_episodes(tmp_path: Path) -> None:
+    batch, image = toy_batch([40] * 12, images=True), ("observation", "image")
+    noise = np.random.default_rng(0).integers(0, 256, batch.observations[image].shape, np.uint8)
+    noisy = replace(batch, observations={**batch.observations, image: noise})
+    write_toy(tmp_path / "toy", [noisy], audit="none")
+    ds = Dataset(tmp_path / "toy")
+    inline, file = (len(ds.report(path).html) for path in (None, tmp_path / "whole.html"))
+    assert 1 << 20 < inline < 2.5 * (1 << 20) < file
+
+
 def test_an_episode_of_a_view_is_played_by_its_number_in_the_dataset(ds: Dataset) -> None:
     assert ds.view(0).title == "local:toy@1, episode 0"
     assert ds.view(-1).html == ds.view(2).html != ds.view(1).html
@@ -163,10 +174,13 @@ def test_an_episode_of_a_view_is_played_by_its_number_in_the_dataset(ds: Dataset
         view.view(2)
 
 
-def test_a_figure_and_files_of_another_format(ds: Dataset, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_figure(ds: Dataset) -> None:
     pytest.importorskip("matplotlib")
     assert len(ds.plot().axes) == len(offline_data.plot(ds.data_path, progress=False).axes) > 3
 
+
+def test_files_of_another_format(ds: Dataset, tmp_path: Path) -> None:
     def written(of: Dataset, name: str) -> NDArray[Any]:
         exported = of.export(tmp_path / name, to="npz", root=tmp_path / "root", progress=False)
         assert exported.path == tmp_path / name
