@@ -34,8 +34,18 @@ def capitalize(label: str) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with four significant digits; integers below a million exactly."""
-    return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
+    """Format a number with four significant digits, thousands apart; whole ones below a million exactly.
+
+    Pages format numbers alike, see `brief` in `reports/pages/page.js`.
+
+    Example:
+        >>> [number(value) for value in (1234, 1234.5, 0.123456, 1234567.0, 0.000012345)]
+        ['1,234', '1,234', '0.1235', '1.235e+06', '1.234e-05']
+    """
+    size = abs(value)
+    if size < 1_000_000 and (size >= 1000 or float(value).is_integer()):
+        return f"{value or 0:,.0f}"
+    return f"{value:.4g}"
 
 
 def format_nested(value: Any) -> str:

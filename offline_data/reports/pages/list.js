@@ -456,7 +456,6 @@ class List {
     const offers = [
       ...(this.viewer.marked ? [[`${episodes.mark} == ""`, "Unmarked"], [`${episodes.mark} == "bad"`, "Bad"]] : []),
       ...(episodes.columns.get("outliers")?.marked.some(Boolean) ? [["outliers > 0", "Outliers"]] : []),
-      ...(episodes.columns.has("duplicate_of") ? [["not copy", "Without copies"]] : []).filter(() => episodes.has("copy")),
       ...(numeric ? [down ? [`${sort} >= percentile(${sort}, 95)`, `Top 5 % by ${column.title.toLowerCase()}`] : [`${sort} <= percentile(${sort}, 5)`, `Lowest 5 % by ${column.title.toLowerCase()}`]] : []),
     ];
     one("#chips").replaceChildren(...offers.map(([expression, title]) => {

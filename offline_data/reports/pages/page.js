@@ -11,11 +11,12 @@ function shape(name, attributes, parent) {
   return made;
 }
 
+// A number as `document.values.number` formats it.
 function brief(value) {
   if (value === null || value === undefined) return "none";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en");
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
+  if (size < 1e6 && (size >= 1000 || Number.isInteger(value))) return (value === 0 ? 0 : value).toLocaleString("en", { maximumFractionDigits: 0, roundingMode: "halfEven" });
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(3).replace(/\.?0*e/, "e").replace(/e([+-])(\d)$/, "e$10$2");
   return String(Number(value.toPrecision(4)));
 }
 
