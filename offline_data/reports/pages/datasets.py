@@ -93,7 +93,8 @@ def datasets_page(root: Path, entries: Sequence[Entry], notes: Iterable[str]) ->
         autocomplete="off",
         data_search="/part/search?q=",
     )
-    titles = ("", "Dataset", "Kind", "Findings", "Licence", "Made")
+    picture = element("span", "Picture", class_="hidden")
+    titles = (picture, "Dataset", "Kind", "Findings", "Licence", "Made")
     found = table_of((*titles, "Transitions", "Episodes", "Size"), rows, numbers=3)
     size = human_bytes(sum(entry.bytes for entry in entries))
     return page(

@@ -280,6 +280,7 @@ function sortKey(cell) {
 
 function sortable(table) {
   table.querySelectorAll("thead th").forEach((head, place) => {
+    if (head.querySelector(".hidden")) return; // pictures have no order
     const button = document.createElement("button");
     button.type = "button";
     button.className = "sort";

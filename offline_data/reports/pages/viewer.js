@@ -447,6 +447,8 @@ class Viewer {
 
   describe() {
     const { episodes, list, number } = this, row = episodes.row(number), noun = this.text ? "Document" : "Episode";
+    one("#title").textContent = `${noun} ${number}`;
+    one("#facts").replaceChildren();
     if (row === undefined) return;
     const instruction = episodes.value(row, "instruction"), title = instruction || `${noun} ${number}`, odd = episodes.outliers(row), facts = [];
     if (instruction) facts.push(`${noun} ${number}`);

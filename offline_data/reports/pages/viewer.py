@@ -274,8 +274,8 @@ def _film(kind: str, leaves: Html | None, note: str) -> Html:
     transport = element(
         "div",
         _button("play", "▶ Play ", "Space"),
-        _button("previous", "↑ ", "k", title="Previous episode", aria_label="Previous episode"),
-        _button("next", "↓ ", "j", title="Next episode", aria_label="Next episode"),
+        _button("previous", _arrow("↑ ", "Previous episode "), "k", title="Previous episode"),
+        _button("next", _arrow("↓ ", "Next episode "), "j", title="Next episode"),
         element("output", id="step"),
         _select("speed", "Speed", speeds),
         _select("end", "At the end of the episode", ends),
@@ -337,6 +337,11 @@ def _keys() -> Html:
         id="help",
         aria_labelledby="keys-title",
     )
+
+
+def _arrow(sign: str, said: str) -> Html:
+    spoken = element("span", said, class_="hidden")
+    return as_html((element("span", sign, aria_hidden="true"), spoken))
 
 
 def _button(name: str, label: str, key: str | None = None, **attributes: object) -> Html:

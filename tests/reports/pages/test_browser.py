@@ -644,6 +644,7 @@ def test_the_address_restores_all_but_marks(chromium: Any, report: str) -> None:
         missing = page("document.querySelector('#missing').hidden") is False
         assert missing == odd.startswith("episode=9")
         assert ("Episode 9 is not in this file." in page.text("#missing")) == missing
+        assert (page.text("#title") == "Episode 9") == missing
         page.check()
 
 
