@@ -32,8 +32,20 @@ def every_second(*tables: Iterable[Any]) -> list[Any]:
         >>> [len(case.marks) for case in every_second(["a", "b"], [0, 1])]
         [0, 1, 1, 0]
     """
+    return every(2, *tables)
+
+
+def every(count: int, *tables: Iterable[Any]) -> list[Any]:
+    """Return all combinations of tables, of which one in `count` is quick; each value is in a quick one.
+
+    The tables but one have, one less each, `count - 1` values or more together.
+
+    Example:
+        >>> [len(case.marks) for case in every(3, ["a", "b", "c"], [0, 1, 2])]
+        [0, 1, 1, 1, 1, 0, 1, 0, 1]
+    """
     rows = [[*table] for table in tables]
     return slow_but(
-        lambda *case: sum(row.index(one) for row, one in zip(rows, case, strict=True)) % 2 == 0,
+        lambda *case: sum(row.index(one) for row, one in zip(rows, case, strict=True)) % count == 0,
         *rows,
     )

@@ -24,6 +24,7 @@ from offline_data.pipeline.ingest.shards import BEGUN
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import Cli
 from tests.pipeline.ingest.here import convert_here
+from tests.slow import every_second
 from tests.toys.atari import write_replay_log
 from tests.toys.d4rl import write_d4rl_hdf5
 from tests.toys.minari import toy_episode, write_minari
@@ -90,8 +91,7 @@ def check_refused(
     assert all(one.name == BEGUN for one in kept)  # of shards, in order to resume
 
 
-@pytest.mark.parametrize("content", list(CONTENTS))
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(("source", "content"), every_second(SOURCES, CONTENTS))
 def test_files_and_folders(
     tmp_path: Path, settings: Settings, source: str | None, content: str
 ) -> None:

@@ -20,6 +20,7 @@ from offline_data.store.writer import DatasetWriter
 from offline_data.testing.toy import toy_batch
 from offline_data_cli.app import command_tree
 from offline_data_cli.commands import demo
+from tests.slow import slow_but
 from tests.toys.minari import box, toy_episode, write_minari
 
 if TYPE_CHECKING:
@@ -155,9 +156,17 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "mode"),
+    slow_but(lambda command, mode: mode in {"pipe", "JSON"} or command in SHOWING, COMMANDS, MODES),
+)
 def test_what_is_printed_controls_no_terminal(
-    command: str, prepared: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    mode: str,
+    prepared: Path,
+    tmp_path: Path,
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DatasetServer, "serve_forever", lambda _: None)
     monkeypatch.setattr(typer, "launch", lambda *_: 0)
@@ -166,18 +175,17 @@ def test_what_is_printed_controls_no_terminal(
     (tmp_path / "config.toml").touch()
     monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(tmp_path / "config.toml"))
     verb = command.partition(" (")[0]
-    for mode, options in MODES.items():
-        folder = tmp_path / mode
-        shutil.copytree(prepared, folder)
-        monkeypatch.chdir(folder)
-        monkeypatch.setenv("OFFLINE_DATA_HOME", str(folder / "root"))
-        if verb == "worker":
-            cli("preprocess", *COMMANDS["preprocess"].split(), "--plan-only", "--plan", "plan.json")
-        ran = cli(*verb.split(), *shlex.split(COMMANDS[command]), *options)
-        assert "Traceback" not in ran.err
-        assert "unexpected" not in ran.err
-        assert not FORBIDDEN.search(ran.out + ran.err)
-        if mode == "JSON":
-            assert ran.json is not None
-        if mode in {"pipe", "table"} and command in SHOWING:
-            assert "\ufffd" in ran.out + ran.err
+    folder = tmp_path / mode
+    shutil.copytree(prepared, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(folder / "root"))
+    if verb == "worker":
+        cli("preprocess", *COMMANDS["preprocess"].split(), "--plan-only", "--plan", "plan.json")
+    ran = cli(*verb.split(), *shlex.split(COMMANDS[command]), *MODES[mode])
+    assert "Traceback" not in ran.err
+    assert "unexpected" not in ran.err
+    assert not FORBIDDEN.search(ran.out + ran.err)
+    if mode == "JSON":
+        assert ran.json is not None
+    if mode in {"pipe", "table"} and command in SHOWING:
+        assert "\ufffd" in ran.out + ran.err

@@ -17,7 +17,7 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import OfflineDataError
 from offline_data.store.reader import open_reader
 from tests.pipeline.preprocess.runs import make
-from tests.slow import every_second
+from tests.slow import every
 
 MAPPING = {
     "leaves": {"observation": "obs", "action": "act", "extra/k": "k"},
@@ -102,7 +102,7 @@ def expect(read: Any, path: Path, root: Path, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix", "read"), every_second(TEXTS, ["csv", "tsv", "csv.gz"], [own, label])
+    ("name", "suffix", "read"), every(4, TEXTS, ["csv", "tsv", "csv.gz"], [own, label])
 )
 def test_cells_of_text(name: str, suffix: str, read: Any, tmp_path: Path) -> None:
     cells, wanted = TEXTS[name]

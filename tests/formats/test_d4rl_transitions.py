@@ -26,6 +26,7 @@ from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import assert_same_batch
 from tests.oracles import Transition, d4rl_transitions
+from tests.slow import every_second
 from tests.toys.d4rl import TOYS, write_published
 
 if TYPE_CHECKING:
@@ -159,8 +160,7 @@ class Said(SilentProgress):
         self.notes.append(message)
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "keep"), every_second(CASES, [False, True]))
 def test_every_transition_is_that_of_the_file(
     tmp_path: Path, settings: Settings, case: str, keep: bool
 ) -> None:

@@ -159,8 +159,10 @@ def test_an_end_inside_a_part_is_asked_about(
     assert lines == ['parts = "episodes"', 'parts = "table"']
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("container", ["files of csv", "files of parquet", "groups of h5"])
+@pytest.mark.parametrize(
+    ("container", "way"),
+    every_second(["files of csv", "files of parquet", "groups of h5"], WAYS),
+)
 def test_the_proposal_says_what_a_part_is(
     tmp_path: Path, container: str, way: str, settings: Settings
 ) -> None:
@@ -324,9 +326,10 @@ def padded(lengths: list[int], filling: float, *, states: int = 0) -> Arrays:
     return {"obs": obs, "act": act}
 
 
-@pytest.mark.parametrize("filling", [0.0, np.nan])
-@pytest.mark.parametrize("states", [0, 1])
-@pytest.mark.parametrize("suffix", ["npz", "h5", "zarr", "npy", "pt"])
+@pytest.mark.parametrize(
+    ("suffix", "states", "filling"),
+    every_second(["npz", "h5", "zarr", "npy", "pt"], [0, 1], [0.0, np.nan]),
+)
 def test_padding_is_asked_about(
     tmp_path: Path, suffix: str, states: int, filling: float, settings: Settings
 ) -> None:
@@ -525,9 +528,12 @@ def vector_log(mode: str, lengths: list[int], *, after: bool = True) -> Arrays:
 CLEAN = [5, 4, 6] * 6
 
 
-@pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("container", ["memory", "h5", "npz", "mapping"])
-@pytest.mark.parametrize("mode", ["next_step", "same_step", "none", "cut"])
+@pytest.mark.parametrize(
+    ("mode", "container", "after"),
+    every_second(
+        ["next_step", "same_step", "none", "cut"], ["memory", "h5", "npz", "mapping"], [True, False]
+    ),
+)
 def test_rows_of_automatic_resets(
     tmp_path: Path, mode: str, container: str, after: bool, settings: Settings
 ) -> None:

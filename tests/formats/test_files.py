@@ -30,7 +30,7 @@ from offline_data.pipeline.ingest import Options, convert, inspect_files
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import Episode, SourceCase, SourceContract, assert_episodes
 from tests.refusals import Refusals
-from tests.slow import every_second
+from tests.slow import every
 from tests.toys.files import TABLES, WRITERS, Arrays, toy_episodes, write_h5, write_npz, write_pt
 
 REFUSALS = Refusals.beside(__file__)
@@ -132,7 +132,7 @@ def check(reader: DatasetReader, final: str, episodes: list[Arrays] = EPISODES) 
     assert_episodes(reader, truth_of(episodes, final))
 
 
-@pytest.mark.parametrize(("final", "way", "suffix"), every_second(FINALS, WAYS, WRITERS))
+@pytest.mark.parametrize(("final", "way", "suffix"), every(4, FINALS, WAYS, WRITERS))
 def test_each_format_by_each_way_to_end_episodes(
     tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
 ) -> None:
@@ -147,7 +147,7 @@ def test_each_format_by_each_way_to_end_episodes(
     assert "mapping" in str(reader.manifest.revision)
 
 
-@pytest.mark.parametrize(("final", "suffix"), every_second(FINALS, WRITERS))
+@pytest.mark.parametrize(("final", "suffix"), every(4, FINALS, WRITERS))
 def test_a_file_for_each_episode(
     tmp_path: Path, suffix: str, final: str, settings: Settings
 ) -> None:
@@ -217,7 +217,7 @@ def padded(rows: list[Arrays]) -> Arrays:
 
 @pytest.mark.parametrize(
     ("final", "way", "suffix"),
-    every_second(FINALS, ["flags", "done", "lengths"], ["h5", "npz", "npy", "zarr", "pt"]),
+    every(4, FINALS, ["flags", "done", "lengths"], ["h5", "npz", "npy", "zarr", "pt"]),
 )
 def test_padded_episodes(
     tmp_path: Path, suffix: str, way: str, final: str, settings: Settings

@@ -26,7 +26,7 @@ from tests.analysis.checks.planted import found
 from tests.films import decoded
 from tests.formats.test_lerobot import CAM, EPISODES, assert_values, fetched, put, read
 from tests.raw.test_key_frames import write as write_film
-from tests.slow import every_second
+from tests.slow import every, every_second
 from tests.toys.lerobot import (
     CAMERA,
     FEATURES,
@@ -59,8 +59,7 @@ def write_stale(folder: Path, name: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("shard", [1, 1 << 30])
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize(("name", "shard"), every_second(LISTED, [1, 1 << 30]))
 def test_rows_in_another_file(
     name: str, shard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,9 +188,10 @@ SAID: dict[str, str | None] = {
 """Paths of images, and what the error says; None: they are read."""
 
 
-@pytest.mark.parametrize("path", SAID)
-@pytest.mark.parametrize("form", ["bytes and path", "path in a struct", "text"])
-@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize(
+    ("version", "form", "path"),
+    every_second(["v2.1", "v3.0"], ["bytes and path", "path in a struct", "text"], SAID),
+)
 def test_images_by_path(version: str, form: str, path: str, tmp_path: Path) -> None:
     whole = read(write_lerobot(tmp_path / "whole", version))
 
@@ -246,7 +246,7 @@ def test_images_of_the_hub_by_path(
 
 @pytest.mark.parametrize(
     ("episode", "seconds", "rate"),
-    every_second([0, 1, 2], ["as many as rows", "as long as rows", "longer"], [15, 20, 30, 60]),
+    every(4, [0, 1, 2], ["as many as rows", "as long as rows", "longer"], [15, 20, 30, 60]),
 )
 def test_a_video_of_another_rate(rate: int, seconds: str, episode: int, tmp_path: Path) -> None:
     lengths = (8, 9, 10)
