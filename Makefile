@@ -68,7 +68,7 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/*/*.[ch] offline_data/*/*/*.[ch])
 
 $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
-	@echo "Installing offline-data with what the demo needs (gymnasium, minari, h5py, …)"
+	@echo "Installing offline-data with what the demo needs (gymnasium, pillow, h5py, …)"
 	@$(PIP) --editable ".[demo]"
 	@touch $@
 

@@ -128,18 +128,21 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
             "listing:env",
             "Show versions, settings, sources and paths, for bug reports.",
         ),
+        "demo": (
+            "demo:demo",
+            "Record, check, show and train on a small dataset; works offline.",
+        ),
+        "completion": (
+            "environment:completion",
+            "Print the script that makes a shell complete verbs, options and ids.",
+        ),
     },
 }
 
 HIDDEN: Table = {  # not listed: others have their output, or they are named where needed
     "card": ("pages:card", "Write a dataset card, README.md in the Hugging Face Hub's format."),
     "compare": ("pages:compare", "Write one HTML page that shows several datasets side by side."),
-    "completion": (
-        "environment:completion",
-        "Print the script that makes a shell complete verbs, options, ids, sources and steps.",
-    ),
     "cp": ("copies:cp", "Copy a dataset to local:NAME, comparing every file with its checksum."),
-    "demo": ("demo:demo", "Record, convert, verify and sample a tiny dataset; works offline."),
     "open": ("inspection:open_", "Open the directory of a dataset in the file manager."),
     "rule": ("explain:rule", "Explain the rules of `check`; without an argument, list them."),
     "sample": ("inspection:sample", "Sample a random batch and show its leaves."),

@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from offline_data.reports.pages.browse import DatasetServer
+from offline_data.store.library import entry_at
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 from offline_data.testing.toy import toy_batch
@@ -170,7 +171,10 @@ def test_what_is_printed_controls_no_terminal(
 ) -> None:
     monkeypatch.setattr(DatasetServer, "serve_forever", lambda _: None)
     monkeypatch.setattr(typer, "launch", lambda *_: 0)
-    monkeypatch.setattr(demo, "record", lambda _: prepared / "evil-v0")
+    monkeypatch.setattr(
+        demo, "record", lambda settings, _: entry_at(settings.root / "local" / "evil" / "1")
+    )
+    monkeypatch.setattr(demo, "train", lambda _: demo.Cloning(1, 1, 1, 0.0, 1.0))
     monkeypatch.setenv("EDITOR", "true")
     (tmp_path / "config.toml").touch()
     monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(tmp_path / "config.toml"))

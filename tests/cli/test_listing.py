@@ -1,4 +1,4 @@
-"""`list`, `search`, `sources`, `env` and `demo`."""
+"""`list`, `search`, `sources` and `env`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from offline_data.formats.search import CatalogDataset
 from offline_data.reports import environment
 from offline_data.store.library import Listing
 from offline_data.testing.toy import toy_batch
-from offline_data_cli.commands import demo
 from tests.toys.stored import write_stored
 
 if TYPE_CHECKING:
@@ -219,25 +218,3 @@ def test_the_config_file(
     assert ["config file", f"none ({place} does not exist)"] in cli("env").rows
     settings = cli("env", "--json").json["settings"]
     assert (settings["config"], settings["config_place"]) == (None, place)
-
-
-def test_the_demo_needs_its_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "jax" else name)
-    ran = cli("demo", "--json")
-    assert (ran.code, ran.json["error"]["code"]) == (1, MissingDependencyError.code)
-    assert ran.json["error"]["hint"] == "pip install 'offline-data[demo]'"
-
-
-@pytest.mark.slow
-def test_the_demo_does_all_and_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("jax", reason="Minari's DataCollector uses it")
-    data = cli("demo", "--json").json
-    assert data["verify"]["ok"] is True
-    assert data["info"]["transitions"] == data["stats"]["transitions"] > 1000
-    assert data["stats"]["per_episode"]["length"]["max"] <= 500
-    assert data["sample"]["leaves"]["observation"]["shape"] == [32, 4]
-    assert cli("list", "--json").json == []
-    assert not (tmp_path / "minari").exists()
-    kept = cli("demo", "--keep", "-q").out.strip()
-    assert cli("list", "-q").out.strip() == kept
-    assert kept.startswith("local:demo/cartpole@")

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
 import offline_data
-from offline_data.base.config import resolve_settings
-from offline_data.base.ids import parse_id
-from offline_data.pipeline.ingest import Options, download
 
 pytestmark = pytest.mark.slow
-
-recording = importlib.import_module("offline_data_cli.commands.demo")
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset of `offline-data demo`: CartPole pushed as its pole leans, in nine of ten steps."""
-    folder = tmp_path_factory.mktemp("demo")
-    (folder / "minari").mkdir()
-    recording.record(folder / "minari")
-    environ = {**os.environ, "MINARI_DATASETS_PATH": str(folder / "minari")}
-    environ["OFFLINE_DATA_HOME"] = str(folder / "root")
-    settings = resolve_settings(offline=True, environ=environ)
-    return download(parse_id(f"minari:{recording.RECORDED}"), settings, Options()).path
+    """Episodes of CartPole, pushed as its pole leans in nine of ten steps."""
+    root = tmp_path_factory.mktemp("root")
+    made = gymnasium.make("CartPole-v1")
+    with offline_data.Recorder(made, "lean", root=root, progress=False) as env:
+        for seed in range(20):
+            noise, ended = np.random.default_rng(seed), False
+            observation, _ = env.reset(seed=seed)
+            while not ended:
+                lean = int(observation[2] + observation[3] > 0)
+                action = lean if noise.random() > 0.1 else 1 - lean
+                observation, _, terminated, truncated, _ = env.step(action)
+                ended = terminated or truncated
+    return env.stored.path
 
 
 def test_behaviour_cloning_learns_what_was_played(demo: Path) -> None:

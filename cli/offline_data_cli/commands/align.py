@@ -1,6 +1,6 @@
 """`align`: leaves that are stored some rows late or early."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from offline_data.base.errors import UsageError
 from offline_data.base.plurals import plural
@@ -8,6 +8,9 @@ from offline_data_cli.commands.pages import Replace, new_figure
 from offline_data_cli.names import entry_named
 from offline_data_cli.options import Context, Dataset, count, option
 from offline_data_cli.result import Result
+
+if TYPE_CHECKING:
+    from offline_data.analysis.alignment.find import Alignment
 
 
 def align(
@@ -52,10 +55,7 @@ def align(
         decided = sum(leaf.lag is not None for leaf in found.leaves)
         line = f"no leaf is shifted; {decided} of {plural(len(found.leaves), 'comparison')} decided"
         return Result(data, (*blocks, line), notes=notes)
-    shifted = "; ".join(
-        f"{leaf} is {plural(abs(lag), 'row')} {'late' if lag > 0 else 'early'}"
-        for leaf, lag in found.shifts.items()
-    )
+    shifted = shift_sentence(found)
     if fix is None:
         steps = " ".join(f"--step {step}" for step in found.steps)
         line = f"to shift back: offline-data preprocess {dataset} {steps} --out NAME"
@@ -67,6 +67,14 @@ def align(
     made = str(preprocess(job, context.settings, context.progress).id)
     line = f"{made}: shifted back with {' '.join(found.steps)}"
     return Result({**data, "fixed": made}, (*blocks, f"{shifted}\n{line}"), (made,), notes)
+
+
+def shift_sentence(found: "Alignment") -> str:
+    """Say by how many rows each shifted leaf is late or early."""
+    return "; ".join(
+        f"{leaf} is {plural(abs(lag), 'row')} {'late' if lag > 0 else 'early'}"
+        for leaf, lag in found.shifts.items()
+    )
 
 
 def _split(text: str) -> tuple[str, str]:

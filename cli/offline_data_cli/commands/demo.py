@@ -1,126 +1,246 @@
-"""`demo`: a tiny dataset recorded on this machine, converted, checked and sampled offline.
+"""`demo`: a small dataset is recorded, checked, shown and trained on, without a network."""
 
-Recording runs as a separate process, this module: Minari's `DataCollector` writes to the folder in
-the process's environment variable `MINARI_DATASETS_PATH`.
-"""
-
-import subprocess
-import sys
-from dataclasses import replace
+import tempfile
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.base.config import child_environ
-from offline_data.base.errors import MissingDependencyError, OfflineDataError
+from offline_data.base.config import Settings
+from offline_data.base.errors import MissingDependencyError, UsageError
+from offline_data.base.files import write_user_file
+from offline_data.base.progress import Progress
+from offline_data.document.blocks import Field, Fields
+from offline_data_cli.commands.align import shift_sentence
 from offline_data_cli.commands.inspection import info_result, sample_result, stats_result
 from offline_data_cli.commands.manage import verify_entry
+from offline_data_cli.commands.pages import Replace, new_file
 from offline_data_cli.options import Context, option
-from offline_data_cli.result import Result, combine
+from offline_data_cli.render import Mode
+from offline_data_cli.result import Lines, Result
+
+if TYPE_CHECKING:
+    from offline_data.analysis.alignment.find import Alignment
+    from offline_data.analysis.checks.formats import CheckOutcome
+    from offline_data.store.library import Entry
 
 NAME = "demo/cartpole"
-BATCH = 32
-EPISODES = 20
-RECORDED = "demo/cartpole-v0"  # Minari's id of the recorded dataset
+EPISODES = 10
+PAGE = "demo.html"
+BATCH, STEPS, PLAYED = 256, 200, 5  # of behaviour cloning; episodes of each evaluation
+
+TO_TRY = (
+    "browse",
+    f"episodes local:{NAME}",
+    f"filter local:{NAME} 'return > 100' --out good",
+)
+
+
+@dataclass(frozen=True)
+class Cloning:
+    """Mean returns of a policy in the environment, before and after behaviour cloning."""
+
+    steps: int
+    batch: int
+    episodes: int
+    return_before: float
+    return_after: float
 
 
 def demo(
-    context: Context, keep: Annotated[bool, option(f"Keep the dataset as local:{NAME}.")] = False
+    context: Context,
+    force: Replace = False,
+    keep: Annotated[bool, option("The dataset is always kept.", hidden=True)] = False,  # noqa: ARG001 - scripts give it
 ) -> Result:
-    """Record, convert, verify and sample a tiny dataset; works offline."""
-    import tempfile
+    """Record, check, show and train on a small dataset; works offline.
 
+    Keeps the dataset as local:demo/cartpole, and writes demo.html to the current folder.
+    """
+    from offline_data.reports.pages.report import report_page
+
+    if find_spec("gymnasium") is None:
+        raise MissingDependencyError(
+            "The demo needs gymnasium", hint="pip install 'offline-data[demo]'"
+        )
+    context = replace(context, settings=replace(context.settings, offline=True))
+    settings, progress = context.settings, context.progress
+    page = new_file(PAGE, force=True)
+    if not force:
+        _check_page(page)
+    _check_dataset(settings)
+    progress.note(f"recording {EPISODES} episodes of CartPole with a camera")
+    entry = record(settings, progress)
+    progress.note("looking for a planted defect: in a copy, actions are one row late")
+    outcome, aligned = find_defect(entry, settings, progress)
+    progress.note(f"writing {PAGE}")
+    write_user_file(page, report_page(entry, workers=settings.workers, progress=progress))
+    progress.note(f"training {STEPS} steps of behaviour cloning")
+    cloning = train(entry)
+
+    data = _data(context, entry) if context.mode is Mode.JSON else {}
+    found = {"findings": outcome.findings, "shifts": aligned.shifts, "fix": aligned.steps}
+    data |= {"defect": found, "page": page, "training": cloning}
+    return Result(data, _blocks(entry, outcome, aligned, cloning), (str(entry.id),))
+
+
+def record(settings: Settings, progress: Progress) -> "Entry":
+    """Record episodes of a player that is often wrong, as `local:demo/cartpole`."""
+    import numpy as np
+
+    import offline_data
+    from offline_data.store.library import entry_at
+    from offline_data_cli import cartpole
+
+    env = offline_data.Recorder(
+        cartpole.make(), NAME, force=True, root=settings.root, progress=progress
+    )
+    with env:
+        for seed in range(EPISODES):
+            noise = np.random.default_rng(seed)
+            observation, _ = env.reset(seed=seed)
+            ended = False
+            while not ended:
+                action = cartpole.lean(observation["state"], noise)
+                observation, _, terminated, truncated, _ = env.step(action)
+                ended = terminated or truncated
+    return entry_at(env.stored.path)
+
+
+def find_defect(
+    entry: "Entry", settings: Settings, progress: Progress
+) -> "tuple[CheckOutcome, Alignment]":
+    """Return what `check` and `align` find in a copy whose actions are stored one row late."""
+    from offline_data.analysis.alignment.find import align_dataset
+    from offline_data.analysis.checks.formats import CheckOutcome
+    from offline_data.analysis.checks.registry import select_rules
+    from offline_data.analysis.checks.run import run_checks
+    from offline_data.pipeline.preprocess.engine import preprocess
+    from offline_data.pipeline.preprocess.job import Job, RunOptions
+    from offline_data.store.reader import open_reader
+
+    with tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder:
+        elsewhere = replace(settings, root=Path(folder))
+        job = Job(entry.path, ("shift:action,by=-1",), "late", None, RunOptions())
+        late = preprocess(job, elsewhere, progress).path
+        report = run_checks([late], select_rules(("RL044",)), progress=progress)
+        outcome = CheckOutcome(report, "error", None, Path(folder))
+        return outcome, align_dataset(open_reader(late), kinds=("action", "reward"))
+
+
+def train(entry: "Entry") -> Cloning:
+    """Train a small network to act as recorded, and play it before and after."""
+    import gymnasium
+    import numpy as np
+    import torch
+
+    import offline_data
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # of a network this small, more threads take longer
+    data = offline_data.load_arrays(
+        entry.path, observation_key="observation/state", names=("observations", "actions")
+    )
+    policy = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    weights = [*policy.parameters()]
+
+    def play() -> float:
+        """Return the mean return of the policy in episodes that are not among those recorded."""
+        env, returns = gymnasium.make("CartPole-v1"), 0.0
+        for seed in range(EPISODES, EPISODES + PLAYED):
+            observation, _ = env.reset(seed=seed)
+            ended = False
+            while not ended:
+                with torch.no_grad():
+                    action = int(policy(torch.as_tensor(observation)).argmax())
+                observation, reward, terminated, truncated, _ = env.step(action)
+                returns, ended = returns + float(reward), terminated or truncated
+        env.close()
+        return returns / PLAYED
+
+    before, draw = play(), np.random.default_rng(0)
+    for _ in range(STEPS):
+        rows = draw.integers(len(data["actions"]), size=BATCH)
+        logits = policy(torch.as_tensor(data["observations"][rows]))
+        loss = torch.nn.functional.cross_entropy(logits, torch.as_tensor(data["actions"][rows]))
+        # by hand: torch.optim imports torch's compiler, which takes longer than this training
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.data -= gradient
+    return Cloning(STEPS, BATCH, PLAYED, before, play())
+
+
+def _data(context: Context, entry: "Entry") -> dict[str, Any]:
+    """Return the JSON of commands that look at the dataset, by name; nothing else shows them."""
     from offline_data import api
     from offline_data.analysis.info import entry_info
-    from offline_data.store.library import entry_at
 
-    say, progress = context.progress.note, context.progress
-    with tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder:
-        settings = replace(context.settings, offline=True)
-        if not keep:
-            settings = replace(settings, root=Path(folder) / "root")
-        say(f"recording {EPISODES} episodes of CartPole-v1 with Minari's DataCollector")
-        recorded = record(Path(folder))
-        say(f"converting them to local:{NAME}, comparing every row with the source")
-        stored = api.convert(
-            recorded,
-            NAME,
-            source="minari",
-            audit="all",
-            force=True,
-            settings=settings,
-            progress=progress,
+    stats = api.stats(entry.path, settings=context.settings, progress=context.progress)
+    results = {
+        "info": info_result(entry_info(entry)),
+        "verify": verify_entry(context, entry),
+        "stats": stats_result(stats),
+        "sample": sample_result(entry, BATCH),
+    }
+    return {"id": str(entry.id), **{name: result.data for name, result in results.items()}}
+
+
+def _check_page(page: Path) -> None:
+    """Raise `UsageError` if the file exists and no demo wrote it."""
+    if page.is_file() and f"<title>local:{NAME}".encode() not in page.read_bytes():
+        raise UsageError(
+            f"{page} exists and is not a demo's page",
+            hint="run the demo in another folder, or replace the file with --force",
         )
-        say(f"verifying it, computing statistics and sampling a batch of {BATCH}")
-        entry, path = entry_at(stored.path), stored.path
-        steps = {
-            "info": info_result(entry_info(entry)),
-            "verify": verify_entry(replace(context, settings=settings), entry),
-            "stats": stats_result(api.stats(path, settings=settings, progress=progress)),
-            "sample": sample_result(entry, BATCH),
-        }
-    say(f"kept in {stored.path}" if keep else "the demo dataset was deleted")
-    shown = [
-        replace(result, blocks=(f"$ offline-data {name} local:{NAME}", *result.blocks))
-        for name, result in steps.items()
-    ]
-    data = {"id": str(stored.id), **{name: result.data for name, result in steps.items()}}
-    return replace(combine(data, shown), ids=(str(stored.id),))
 
 
-def record(folder: Path) -> Path:
-    """Record `EPISODES` episodes with Minari's `DataCollector` under `folder`; returns their folder.
+def _check_dataset(settings: Settings) -> None:
+    """Raise `UsageError` if the name is taken by a dataset that no demo recorded."""
+    from offline_data.base.ids import parse_id
+    from offline_data.store.library import find
 
-    Raises `MissingDependencyError`, as `DataCollector` uses jax, and `OfflineDataError`.
-    """
-    missing = [name for name in ("gymnasium", "jax") if find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"Recording with Minari needs {' and '.join(missing)}",
-            hint="pip install 'offline-data[demo]'",
+    there = find(settings.root, parse_id(f"local:{NAME}"))
+    if there is None:
+        return
+    wrappers = there.manifest.environment.get("additional_wrappers")
+    if "offline_data_cli.cartpole:CartPoleCamera" not in str(wrappers):
+        raise UsageError(
+            f"local:{NAME} exists and is not a demo's ({there.path}); the demo replaces only its own",
+            hint=f"offline-data rename local:{NAME} NAME",
         )
-    done = subprocess.run(  # noqa: S603 - this package's own module
-        [sys.executable, "-W", "ignore", "-m", __name__],
-        env=child_environ(MINARI_DATASETS_PATH=str(folder)),
-        capture_output=True,
-        text=True,
-        check=False,
+
+
+def _blocks(
+    entry: "Entry", outcome: "CheckOutcome", aligned: "Alignment", cloning: Cloning
+) -> tuple[Fields | Lines | str, ...]:
+    """Return what the demo shows: at most 80 columns."""
+    from offline_data.analysis.checks.formats import human_lines
+
+    episodes, steps = (entry.manifest.counts[name] for name in ("episodes", "transitions"))
+    recorded = Fields(
+        Field("dataset", f"local:{NAME}"),
+        Field("recorded", f"{episodes:,} episodes, {steps:,} steps"),
+        Field("read back", "every row equals the recording"),
     )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise OfflineDataError(f"Recording with Minari failed: {last[0]}")
-    return folder / RECORDED
-
-
-def main() -> None:
-    """Push the cart in the direction its pole leans, and one time in ten the other way."""
-    import numpy as np
-    from minari import DataCollector
-
-    from offline_data.formats.environments import make_environment
-
-    collector = DataCollector(make_environment({"id": "CartPole-v1"}), record_infos=False)
-    for seed in range(EPISODES):
-        noise = np.random.default_rng(seed)
-        observation, _ = collector.reset(seed=seed)
-        ended = False
-        while not ended:
-            lean = int(observation[2] + observation[3] > 0)
-            action = lean if noise.random() > 0.1 else 1 - lean
-            observation, _, terminated, truncated, _ = collector.step(action)
-            ended = terminated or truncated
-    collector.create_dataset(
-        RECORDED,
-        algorithm_name="lean",
-        author="offline-data demo",
-        author_email="none",
-        code_permalink="none",
-        description="CartPole pushed the way its pole leans, recorded by `offline-data demo`.",
-        ref_min_score=0.0,
-        ref_max_score=500.0,
+    seen = Fields(
+        Field("page", f"{PAGE}, which plays the episodes in a browser"),
+        Field("trained", f"{cloning.steps} steps of behaviour cloning, batches of {cloning.batch}"),
+        Field(
+            "return",
+            f"{cloning.return_before:.0f} before, {cloning.return_after:.0f} after "
+            f"(mean of {cloning.episodes} new episodes)",
+        ),
     )
-    collector.close()
-
-
-if __name__ == "__main__":
-    main()
+    return (
+        recorded,
+        "A copy with a defect, actions stored one row late:",
+        "$ offline-data check late --select RL044",
+        Lines(list(human_lines(outcome.findings, outcome.summary))),
+        f"$ offline-data align late\n{shift_sentence(aligned)}",
+        seen,
+        Lines(
+            [
+                [("Try next:", "")],
+                *([(f"  offline-data {command}", "id")] for command in TO_TRY),
+            ],
+            wrap=False,
+        ),
+    )

@@ -108,7 +108,7 @@ def completion(
         Shell, argument("SHELL", "bash, zsh or fish.", autocompletion=complete.shells)
     ],
 ) -> Result:
-    """Print the script that makes a shell complete verbs, options, ids, sources and steps.
+    """Print the script that makes a shell complete verbs, options and ids.
 
     \b
     bash, in ~/.bashrc:
