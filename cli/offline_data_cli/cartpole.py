@@ -15,7 +15,7 @@ _SKY, _GROUND, _CART, _POLE = (236, 240, 244), (200, 206, 212), (32, 84, 120), (
 _ROWS, _COLUMNS = (part.astype(np.float32) for part in np.ogrid[:_TRACK, :WIDTH])
 
 
-class CartPoleCamera(gymnasium.ObservationWrapper[Any, Any, Any]):
+class CartPoleCamera(gymnasium.ObservationWrapper[Any, Any, Any]):  # type: ignore[misc] # of Any
     """CartPole whose observation is its `state`, and the image of a `camera` beside the track."""
 
     def __init__(self, env: Any) -> None:

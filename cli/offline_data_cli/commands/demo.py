@@ -10,14 +10,14 @@ from offline_data.base.config import Settings
 from offline_data.base.errors import MissingDependencyError, UsageError
 from offline_data.base.files import write_user_file
 from offline_data.base.progress import Progress
-from offline_data.document.blocks import Field, Fields
+from offline_data.document.blocks import Field, Fields, Lines
 from offline_data_cli.commands.align import shift_sentence
 from offline_data_cli.commands.inspection import info_result, sample_result, stats_result
 from offline_data_cli.commands.manage import verify_entry
 from offline_data_cli.commands.pages import Replace, new_file
 from offline_data_cli.options import Context, option
 from offline_data_cli.render import Mode
-from offline_data_cli.result import Lines, Result
+from offline_data_cli.result import Block, Result
 
 if TYPE_CHECKING:
     from offline_data.analysis.alignment.find import Alignment
@@ -210,9 +210,9 @@ def _check_dataset(settings: Settings) -> None:
 
 def _blocks(
     entry: "Entry", outcome: "CheckOutcome", aligned: "Alignment", cloning: Cloning
-) -> tuple[Fields | Lines | str, ...]:
+) -> tuple[Block, ...]:
     """Return what the demo shows: at most 80 columns."""
-    from offline_data.analysis.checks.formats import human_lines
+    from offline_data.analysis.checks.formats import finding_blocks
 
     episodes, steps = (entry.manifest.counts[name] for name in ("episodes", "transitions"))
     recorded = Fields(
@@ -233,7 +233,7 @@ def _blocks(
         recorded,
         "A copy with a defect, actions stored one row late:",
         "$ offline-data check late --select RL044",
-        Lines(list(human_lines(outcome.findings, outcome.summary))),
+        *finding_blocks(outcome.findings, outcome.summary),
         f"$ offline-data align late\n{shift_sentence(aligned)}",
         seen,
         Lines(
