@@ -1,37 +1,53 @@
-"""CartPole with a camera, and a player of it: what `demo` records. It needs gymnasium, and no display."""
+"""What `demo` records and trains: CartPole with a camera, a player, and a policy cloned from it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from offline_data.formats.environments import import_gymnasium, make_environment
+
+CARTPOLE = {"id": "CartPole-v1"}
 HEIGHT, WIDTH = 64, 96
+BATCH, STEPS, PLAYED = 256, 200, 5  # of behaviour cloning; episodes of each evaluation
+
 _TRACK, _TOP = 46, 37  # rows of pixels between which the cart is
 _SCALE = WIDTH / 4.8  # pixels per unit of length: the track is from -2.4 to 2.4
 _SKY, _GROUND, _CART, _POLE = (236, 240, 244), (200, 206, 212), (32, 84, 120), (202, 110, 58)
 _ROWS, _COLUMNS = (part.astype(np.float32) for part in np.ogrid[:_TRACK, :WIDTH])
 
 
-class CartPoleCamera(gymnasium.ObservationWrapper[Any, Any, Any]):  # type: ignore[misc] # of Any
-    """CartPole whose observation is its `state`, and the image of a `camera` beside the track."""
+@dataclass(frozen=True)
+class Cloning:
+    """Mean returns of a policy in the environment, before and after behaviour cloning."""
 
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        image = gymnasium.spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
-        parts = {"camera": image, "state": env.observation_space}
-        self.observation_space = gymnasium.spaces.Dict(parts)
-
-    def observation(self, observation: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Return the state and its image."""
-        return {"camera": draw(float(observation[0]), float(observation[2])), "state": observation}
+    steps: int
+    batch: int
+    episodes: int
+    return_before: float
+    return_after: float
 
 
-def make() -> CartPoleCamera:
-    """Make the environment, of at most 500 steps an episode."""
-    return CartPoleCamera(gymnasium.make("CartPole-v1"))
+def make() -> Any:
+    """Make CartPole whose observation is its `state`, and the image of a `camera` beside the track."""
+    gymnasium = import_gymnasium("the demo")
+    spaces = gymnasium.spaces
+
+    class CartPoleCamera(gymnasium.ObservationWrapper):  # type: ignore[misc, name-defined] # of Any
+        def __init__(self, env: Any) -> None:
+            super().__init__(env)
+            image = spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+            self.observation_space = spaces.Dict({"camera": image, "state": env.observation_space})
+
+        def observation(self, observation: NDArray[Any]) -> dict[str, NDArray[Any]]:
+            image = draw(float(observation[0]), float(observation[2]))
+            return {"camera": image, "state": observation}
+
+    return CartPoleCamera(make_environment(CARTPOLE))
 
 
 def draw(position: float, angle: float) -> NDArray[np.uint8]:
@@ -53,3 +69,42 @@ def lean(state: NDArray[Any], noise: np.random.Generator) -> int:
     """Return the push towards the side to which the pole leans and falls; one time in four, the other."""
     push = int(state[2] + state[3] > 0)
     return push if noise.random() > 0.25 else 1 - push
+
+
+def train(path: Path) -> Cloning:
+    """Train a small network to act as in the dataset at `path`, and play it before and after."""
+    import torch
+
+    import offline_data
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # of a network this small, more threads take longer
+    data = offline_data.load_arrays(
+        path, observation_key="observation/state", names=("observations", "actions")
+    )
+    policy = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    weights = [*policy.parameters()]
+
+    def play() -> float:
+        """Return the mean return of the policy in episodes that are not among those recorded."""
+        env, returns = make_environment(CARTPOLE), 0.0
+        for seed in range(1000, 1000 + PLAYED):
+            observation, _ = env.reset(seed=seed)
+            ended = False
+            while not ended:
+                with torch.no_grad():
+                    action = int(policy(torch.as_tensor(observation)).argmax())
+                observation, reward, terminated, truncated, _ = env.step(action)
+                returns, ended = returns + float(reward), terminated or truncated
+        env.close()
+        return returns / PLAYED
+
+    before, draw = play(), np.random.default_rng(0)
+    for _ in range(STEPS):
+        rows = draw.integers(len(data["actions"]), size=BATCH)
+        logits = policy(torch.as_tensor(data["observations"][rows]))
+        loss = torch.nn.functional.cross_entropy(logits, torch.as_tensor(data["actions"][rows]))
+        # by hand: torch.optim imports torch's compiler, which takes longer than this training
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.data -= gradient
+    return Cloning(STEPS, BATCH, PLAYED, before, play())

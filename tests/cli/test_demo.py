@@ -36,7 +36,7 @@ def test_all_of_it_twice(cli: Cli, tmp_path: Path) -> None:
     assert cli("list", "-q").out.split() == [found["id"]]
     assert found["verify"]["ok"] is True
     assert found["info"]["transitions"] == found["stats"]["transitions"] > 1000
-    assert found["sample"]["leaves"]["observation/camera"]["shape"] == [demo.BATCH, 64, 96, 3]
+    assert found["sample"]["leaves"]["observation/camera"]["shape"] == [cartpole.BATCH, 64, 96, 3]
     assert found["defect"]["shifts"] == {"action": 1}
     assert [one["code"] for one in found["defect"]["findings"]] == ["RL044"]
     assert found["training"]["return_after"] > 4 * found["training"]["return_before"]

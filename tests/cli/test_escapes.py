@@ -174,7 +174,7 @@ def test_what_is_printed_controls_no_terminal(
     monkeypatch.setattr(
         demo, "record", lambda settings, _: entry_at(settings.root / "local" / "evil" / "1")
     )
-    monkeypatch.setattr(demo, "train", lambda _: demo.Cloning(1, 1, 1, 0.0, 1.0))
+    monkeypatch.setattr(demo.cartpole, "train", lambda _: demo.cartpole.Cloning(1, 1, 1, 0.0, 1.0))
     monkeypatch.setenv("EDITOR", "true")
     (tmp_path / "config.toml").touch()
     monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(tmp_path / "config.toml"))

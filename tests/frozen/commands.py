@@ -280,9 +280,13 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setattr("typer.launch", lambda _: 0)
     monkeypatch.setattr("offline_data.reports.pages.browse.DatasetServer.serve_forever", _stop)
-    monkeypatch.setattr(demo, "BATCH", 5000)  # drawn without a seed: it has all of 480 rows
+    monkeypatch.setattr(
+        demo.cartpole, "BATCH", 5000
+    )  # drawn without a seed: it has all of 480 rows
     monkeypatch.setattr(demo, "record", _recorded)
-    monkeypatch.setattr(demo, "train", lambda _: demo.Cloning(200, 256, 5, 20.0, 186.0))
+    monkeypatch.setattr(
+        demo.cartpole, "train", lambda _: demo.cartpole.Cloning(200, 256, 5, 20.0, 186.0)
+    )
 
 
 def _recorded(settings: Settings, _: object) -> Entry:

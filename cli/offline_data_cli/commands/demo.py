@@ -1,7 +1,7 @@
 """`demo`: a small dataset is recorded, checked, shown and trained on, without a network."""
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from offline_data.base.errors import MissingDependencyError, UsageError
 from offline_data.base.files import write_user_file
 from offline_data.base.progress import Progress
 from offline_data.document.blocks import Field, Fields, Lines
+from offline_data_cli import cartpole
 from offline_data_cli.commands.align import shift_sentence
 from offline_data_cli.commands.inspection import info_result, sample_result, stats_result
 from offline_data_cli.commands.manage import verify_entry
@@ -27,24 +28,12 @@ if TYPE_CHECKING:
 NAME = "demo/cartpole"
 EPISODES = 10
 PAGE = "demo.html"
-BATCH, STEPS, PLAYED = 256, 200, 5  # of behaviour cloning; episodes of each evaluation
 
 TO_TRY = (
     "browse",
     f"episodes local:{NAME}",
     f"filter local:{NAME} 'return > 100' --out good",
 )
-
-
-@dataclass(frozen=True)
-class Cloning:
-    """Mean returns of a policy in the environment, before and after behaviour cloning."""
-
-    steps: int
-    batch: int
-    episodes: int
-    return_before: float
-    return_after: float
 
 
 def demo(
@@ -74,8 +63,8 @@ def demo(
     outcome, aligned = find_defect(entry, settings, progress)
     progress.note(f"writing {PAGE}")
     write_user_file(page, report_page(entry, workers=settings.workers, progress=progress))
-    progress.note(f"training {STEPS} steps of behaviour cloning")
-    cloning = train(entry)
+    progress.note(f"training {cartpole.STEPS} steps of behaviour cloning")
+    cloning = cartpole.train(entry.path)
 
     data = _data(context, entry) if context.mode is Mode.JSON else {}
     found = {"findings": outcome.findings, "shifts": aligned.shifts, "fix": aligned.steps}
@@ -89,7 +78,6 @@ def record(settings: Settings, progress: Progress) -> "Entry":
 
     import offline_data
     from offline_data.store.library import entry_at
-    from offline_data_cli import cartpole
 
     env = offline_data.Recorder(
         cartpole.make(), NAME, force=True, root=settings.root, progress=progress
@@ -127,47 +115,6 @@ def find_defect(
         return outcome, align_dataset(open_reader(late), kinds=("action", "reward"))
 
 
-def train(entry: "Entry") -> Cloning:
-    """Train a small network to act as recorded, and play it before and after."""
-    import gymnasium
-    import numpy as np
-    import torch
-
-    import offline_data
-
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # of a network this small, more threads take longer
-    data = offline_data.load_arrays(
-        entry.path, observation_key="observation/state", names=("observations", "actions")
-    )
-    policy = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
-    weights = [*policy.parameters()]
-
-    def play() -> float:
-        """Return the mean return of the policy in episodes that are not among those recorded."""
-        env, returns = gymnasium.make("CartPole-v1"), 0.0
-        for seed in range(EPISODES, EPISODES + PLAYED):
-            observation, _ = env.reset(seed=seed)
-            ended = False
-            while not ended:
-                with torch.no_grad():
-                    action = int(policy(torch.as_tensor(observation)).argmax())
-                observation, reward, terminated, truncated, _ = env.step(action)
-                returns, ended = returns + float(reward), terminated or truncated
-        env.close()
-        return returns / PLAYED
-
-    before, draw = play(), np.random.default_rng(0)
-    for _ in range(STEPS):
-        rows = draw.integers(len(data["actions"]), size=BATCH)
-        logits = policy(torch.as_tensor(data["observations"][rows]))
-        loss = torch.nn.functional.cross_entropy(logits, torch.as_tensor(data["actions"][rows]))
-        # by hand: torch.optim imports torch's compiler, which takes longer than this training
-        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-            weight.data -= gradient
-    return Cloning(STEPS, BATCH, PLAYED, before, play())
-
-
 def _data(context: Context, entry: "Entry") -> dict[str, Any]:
     """Return the JSON of commands that look at the dataset, by name; nothing else shows them."""
     from offline_data import api
@@ -178,7 +125,7 @@ def _data(context: Context, entry: "Entry") -> dict[str, Any]:
         "info": info_result(entry_info(entry)),
         "verify": verify_entry(context, entry),
         "stats": stats_result(stats),
-        "sample": sample_result(entry, BATCH),
+        "sample": sample_result(entry, cartpole.BATCH),
     }
     return {"id": str(entry.id), **{name: result.data for name, result in results.items()}}
 
@@ -209,7 +156,7 @@ def _check_dataset(settings: Settings) -> None:
 
 
 def _blocks(
-    entry: "Entry", outcome: "CheckOutcome", aligned: "Alignment", cloning: Cloning
+    entry: "Entry", outcome: "CheckOutcome", aligned: "Alignment", cloning: cartpole.Cloning
 ) -> tuple[Block, ...]:
     """Return what the demo shows: at most 80 columns."""
     from offline_data.analysis.checks.formats import finding_blocks
