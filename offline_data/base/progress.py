@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -194,10 +193,10 @@ class _Bar:
 
 
 class _TextLine:
-    """The newest of some bars as a line on stderr that is written over, in a notebook without ipywidgets."""
+    """The newest of some bars as a line that is written over, in a notebook without ipywidgets."""
 
-    def __init__(self, _console: Any, *, transient: bool) -> None:
-        self._transient, self._rows = transient, count()
+    def __init__(self, console: Any, *, transient: bool) -> None:
+        self._console, self._transient, self._rows = console, transient, count()
         self._bars: dict[int, tuple[str, _Bar]] = {}
         self._width = 0
 
@@ -221,18 +220,17 @@ class _TextLine:
         if self._transient:
             self._replace("", "\r")
         else:
-            self._write(max(self._bars))
-            sys.stderr.write("\n")
+            self._write(max(self._bars), "\n")
 
-    def _write(self, row: int) -> None:
+    def _write(self, row: int, end: str = "") -> None:
         label, bar = self._bars[row]
-        self._replace(f"{label} {bar}")
+        self._replace(f"{label} {bar}", end)
         self._written = time.monotonic()
 
     def _replace(self, line: str, end: str = "") -> None:
         self._width = max(self._width, len(line))
-        sys.stderr.write(f"\r{line:{self._width}}{end}")
-        sys.stderr.flush()
+        self._console.file.write(f"\r{line:{self._width}}{end}")
+        self._console.file.flush()
 
 
 def _new_drawing(console: Any, *, transient: bool) -> Any:
