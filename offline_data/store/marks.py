@@ -4,7 +4,7 @@
 <root>/<source>/<dataset>/.views/<revision>/marks.json    beside its saved views
 ```
 
-Digests, locks and exports of the dataset do not see the file. It says which
+Digests and locks of the dataset do not see the file. It says which
 dataset it is of, as a view does, and is ignored for another one.
 """
 

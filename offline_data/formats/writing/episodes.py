@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypeAlias
@@ -19,7 +19,7 @@ from offline_data.episode.fields import EPISODE_COLUMNS, Key, join_key
 from offline_data.formats.base import PART_BYTES
 from offline_data.store.chunk import EpisodeSelection, read_chunk, select_episodes
 from offline_data.store.history import history_of
-from offline_data.store.layout import EPISODE, EPISODES, LeafSpec
+from offline_data.store.layout import EPISODE, EPISODES, TEXT_DTYPE, LeafSpec
 from offline_data.store.manifest import HistoryStep
 from offline_data.store.reader import DatasetReader, decode
 
@@ -122,6 +122,22 @@ class ExportMember:
         )
 
 
+def _with_mark_columns(reader: DatasetReader) -> DatasetReader:
+    """Return a reader whose episodes have the columns of marks, as if they were stored."""
+    tables, columns = reader.manifest.tables, reader.mark_columns
+    words = {key: [*dict.fromkeys(column)] for key, column in columns.items()}
+    specs = [LeafSpec(key, TEXT_DTYPE, (), "", 0, 0, text=True) for key in columns]
+    table = replace(tables[EPISODES], leaves=(*tables[EPISODES].leaves, *specs))
+    made = DatasetReader(reader.path, replace(reader.manifest, tables={**tables, EPISODES: table}))
+    made.episodes = {
+        **reader.episodes,
+        **{key: np.array([*map(words[key].index, column)]) for key, column in columns.items()},
+    }
+    known = reader.vocabularies
+    made.vocabularies = {**known, EPISODES: {**known.get(EPISODES, {}), **words}}
+    return made
+
+
 def each_episode(batches: Iterable[EpisodeBatch]) -> Iterator[EpisodeBatch]:
     """Yield the episodes of batches one by one."""
     for batch in batches:
@@ -155,6 +171,13 @@ class ExportedEpisodes:
                 )
         if not len(self.lengths):
             raise UsageError("There are no episodes to export: the view is empty")
+
+    def with_marks(self) -> ExportedEpisodes:
+        """Return the episodes with the columns `mark` and `note`, if an episode has one."""
+        if not any(member.reader.marks.episodes for member in self.members):
+            return self
+        marked = (replace(one, reader=_with_mark_columns(one.reader)) for one in self.members)
+        return ExportedEpisodes(tuple(marked))
 
     @property
     def reader(self) -> DatasetReader:

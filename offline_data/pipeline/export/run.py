@@ -9,6 +9,7 @@ DEST/export.json        the receipt; of a file NAME: NAME.export.json beside it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -124,6 +125,8 @@ def export_episodes(
     path = _destination(path, target)
     settings.check_outside(path)
     _check_options(options, target)
+    if _holds_marks(target):
+        episodes = episodes.with_marks()
     job, losses = plan_export(episodes, target, options, path)
     result = Exported(
         ", ".join(member.reader.manifest.id for member in episodes.members),
@@ -156,6 +159,10 @@ def export_episodes(
         if older is not None and not target.suffix:
             _check_own_files(path, older)
         return _write(job, target, made_of, result, card, progress)
+
+
+def _holds_marks(target: ExportTarget) -> bool:
+    return target.holds.episodes is True and target.holds.text
 
 
 def _destination(path: Path, target: ExportTarget) -> Path:
@@ -252,6 +259,8 @@ def _origin(job: ExportJob, target: ExportTarget, settings: Settings, progress: 
             "id": manifest.id,
             "content": digest_of(entry, settings.root, progress),
         }
+        if _holds_marks(target) and member.reader.marks.episodes:
+            found["marks"] = hashlib.sha256(member.reader.marks.to_json()).hexdigest()
         if not member.whole:
             chosen = member.chosen
             found |= {"episodes": len(chosen.lengths), "rows": digest_of_rows(chosen)}
