@@ -151,7 +151,7 @@ FILES = {
     "no data": b"@relation x\n@attribute a real\n",
     "no attributes": b"@relation x\n@data\n1\n",
     "an attribute twice": b"@relation x\n@attribute a real\n@attribute a real\n@data\n",
-    "a word twice": b"@relation x\n@attribute a {x, x}\n@data\n",
+    "a word twice": b"@relation x\n@attribute a {y, x, x}\n@data\n",
     "words without an end": b"@relation x\n@attribute a {x, y\n@data\n",
     "an unknown type": b"@relation x\n@attribute a relational\n@data\n",
     "no type": b"@relation x\n@attribute a\n@data\n",

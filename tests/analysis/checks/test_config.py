@@ -95,11 +95,11 @@ TEXTS = {
 
 
 @REFUSALS.of("texts", TEXTS)
-@pytest.mark.parametrize("file", ["offline-data.toml", "pyproject.toml"])
+@pytest.mark.parametrize("file", ["offline-data.toml", "pyproject.toml", "other.toml"])
 def test_what_is_wrong_is_named_with_file_and_key(tmp_path: Path, name: str, file: str) -> None:
-    """In the same words for both files, but for the name of the table."""
+    """In the same words for each file, but for the name of the table."""
     path, text = tmp_path / file, TEXTS[name]
-    if file == "pyproject.toml":
+    if file != "offline-data.toml":
         text = text.replace("check", "tool.offline-data.check", 1)
     path.write_text(text)
     names: dict[object, str] = {path: "FILE", "tool.offline-data.check": "check"}
