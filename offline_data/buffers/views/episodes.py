@@ -190,6 +190,8 @@ class EpisodeTable:
     def __getitem__(self, key: KeyLike) -> Any:
         """Return one column; raises `NotFoundError`."""
         name = as_key(key)
+        if name in self._read and name not in self._mark_keys:
+            return self._read[name]
         if name not in self:
             known = [join_key(key) for key in self._known]
             raise unknown(NotFoundError, "Episodes have no column", join_key(name), known)
