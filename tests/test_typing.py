@@ -12,7 +12,8 @@ import pytest
 
 SCRIPT = """
 import offline_data_cli.main
-from offline_data import ReplayBuffer, TensorDictReplayBuffer, load_dataset
+from offline_data import ReplayBuffer, load_dataset
+from offline_data.torchrl import ReplayBuffer as Same, TensorDictReplayBuffer
 
 ds = load_dataset("d4rl:pen-human-v1", batch_size=256)
 reveal_type(ds)
@@ -28,7 +29,9 @@ for loaded in ds.dataloader(32):
 for episode in ds.iter_episodes():
     reveal_type(episode)
 reveal_type(offline_data_cli.main.main)
-buffers: tuple[ReplayBuffer, TensorDictReplayBuffer] = ds, ds
+reveal_type(ds.stats()["action"])
+reveal_type(ds.report())
+buffers: tuple[ReplayBuffer, Same, TensorDictReplayBuffer] = ds, ds, ds
 """
 TENSORDICT = "tensordict._td.TensorDict"
 EPISODE = "offline_data.buffers.views.episode.Episode"
@@ -43,6 +46,8 @@ TYPES = [
     TENSORDICT,
     EPISODE,
     "def (arguments: typing.Sequence[str]) -> int",
+    "offline_data.analysis.figures.LeafStats | offline_data.analysis.figures.TextStats",
+    "offline_data.document.page.ReportPage",
 ]
 CONFIG = """
 [mypy]
