@@ -597,7 +597,7 @@ def test_columns_may_have_any_name(chromium: Any, tmp_path: Path) -> None:
         "<b onclick=x>",
     )
     batch = many_batch()
-    episodes = {(name,): np.arange(60) * 7.5 for name in names}
+    episodes: dict[tuple[str, ...], Any] = {(name,): np.arange(60) * 7.5 for name in names}
     entry = write(tmp_path / "root", "odd", replace(batch, episodes=episodes))
     settings = Settings(root=tmp_path / "root", offline=True, workers=1)
     page = Browser(chromium, html_file(tmp_path, report_page(entry)))

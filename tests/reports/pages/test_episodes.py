@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,7 +126,8 @@ def test_frames_are_those_of_the_steps_and_the_camera(rich: Entry) -> None:
 def test_examples_begin_with_outliers_the_best_and_the_worst(rich: Entry, tmp_path: Path) -> None:
     assert [*example_episodes(open_reader(rich.path))] == [2, 0, 1]
     batch = walks([9] * 50)
-    batch.observations[STATE][-10:] *= 1000  # of the last episode
+    state: Any = batch.observations[STATE]
+    state[-10:] *= 1000  # of the last episode
     returns = np.random.default_rng(0).permutation(50).astype(float)
     batch.steps["next", "reward"][:] = np.repeat(returns, 9)[:, None]
     reader = open_reader(write(tmp_path, "many", batch).path)

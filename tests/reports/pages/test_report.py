@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,12 @@ def data(report: Element) -> dict[str, Any]:
 
 def columns(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of each column of the list, texts as words."""
-    values = {
+    values: dict[str, Callable[[Any], Any]] = {
         "text": lambda one: [one["words"][code] for code in one["values"]],
         "curve": lambda one: [*base64.b64decode(one["codes"])],
     }
     return {
-        one["key"]: values.get(one["kind"], lambda one: one["values"])(one)
+        one["key"]: values[one["kind"]](one) if one["kind"] in values else one["values"]
         for one in data["columns"]
     }
 
