@@ -19,6 +19,7 @@ from offline_data.store.library import entry_at
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 from offline_data.testing.toy import toy_batch
+from offline_data_cli import cartpole
 from offline_data_cli.app import command_tree
 from offline_data_cli.commands import demo
 from tests.slow import slow_but
@@ -174,7 +175,7 @@ def test_what_is_printed_controls_no_terminal(
     monkeypatch.setattr(
         demo, "record", lambda settings, _: entry_at(settings.root / "local" / "evil" / "1")
     )
-    monkeypatch.setattr(demo.cartpole, "train", lambda _: demo.cartpole.Cloning(1, 1, 1, 0.0, 1.0))
+    monkeypatch.setattr(cartpole, "train", lambda _: cartpole.Cloning(1, 1, 1, 0.0, 1.0))
     monkeypatch.setenv("EDITOR", "true")
     (tmp_path / "config.toml").touch()
     monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(tmp_path / "config.toml"))

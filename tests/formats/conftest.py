@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     By default, this test is run for a few, and damaged bytes for the first case of one contract of a
     format, where bad episodes are not skipped.
     """
-    seen = set[tuple[str, str]]()
+    seen = set[tuple[str, bool]]()
     for item in list(items):
         name, _, case = item.nodeid.partition("[")
         contract, _, test = name.rpartition("::")

@@ -23,6 +23,7 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.manifest import read_manifest
 from offline_data.testing.toy import toy_batch, write_toy
+from offline_data_cli import cartpole
 from offline_data_cli.commands import demo
 from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 from tests.analysis.alignment.worlds import shifted, world
@@ -280,13 +281,9 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setattr("typer.launch", lambda _: 0)
     monkeypatch.setattr("offline_data.reports.pages.browse.DatasetServer.serve_forever", _stop)
-    monkeypatch.setattr(
-        demo.cartpole, "BATCH", 5000
-    )  # drawn without a seed: it has all of 480 rows
+    monkeypatch.setattr(cartpole, "BATCH", 5000)  # drawn without a seed: it has all of 480 rows
     monkeypatch.setattr(demo, "record", _recorded)
-    monkeypatch.setattr(
-        demo.cartpole, "train", lambda _: demo.cartpole.Cloning(200, 256, 5, 20.0, 186.0)
-    )
+    monkeypatch.setattr(cartpole, "train", lambda _: cartpole.Cloning(200, 256, 5, 20.0, 186.0))
 
 
 def _recorded(settings: Settings, _: object) -> Entry:
