@@ -1,4 +1,4 @@
-"""The pages of `docs/guides` and the first page of the site, run as written, each in a folder of its own."""
+"""The pages of `docs/guides` and the first pages of the site, run as written, each in a folder of its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from tests.toys.text import write_chat_tokenizer, write_tokenizer
 
 PAGES = [
     "docs/index.md",
+    "docs/start.md",
     "docs/episodes.md",
     *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/guides/*.md")),
 ]
-QUICK = {"docs/index.md", "docs/guides/sampling.md"}
+QUICK = {"docs/index.md", "docs/start.md", "docs/guides/sampling.md"}
 
 
 @pytest.fixture(scope="module")

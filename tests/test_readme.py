@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from docs.generate import sampling, terminal
+import offline_data
+from docs.generate import sampling, terminal, viewer
 from offline_data.formats.registry import get_catalog, source_names
+from offline_data_cli.main import main
 from tests.documented import ROOT, follow, read
 from tests.remedy import assert_none
 from tests.stories.conftest import Shell
@@ -101,6 +106,53 @@ def test_the_terminal_shows_the_commands() -> None:
         assert re.search(r"no findings in 1 dataset, by \d+ of \d+ rules", words), again
         assert "1 error, 1 warning" in words, again
         assert not re.search(r"@font-face|url\(\"?http", drawn)
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_what_check_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
+    monkeypatch.setenv("COLUMNS", str(terminal.WIDTH))
+    terminal.record_faults(tmp_path / "recorded.hdf5")
+    for command in terminal.COMMANDS[-2:]:
+        capsys.readouterr()
+        main([*command.split(), "--format=table", "--no-progress"])
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) > 4
+    drawn = html.unescape(read("docs/pictures/terminal-light.svg")).replace("\xa0", " ")
+    shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", drawn))
+    again = "record it again: PYTHONPATH=.:cli python docs/generate/terminal.py"
+    for line in printed:
+        assert " ".join(line.split()) in shown, again
+
+
+def test_pictures_are_small_and_shown() -> None:
+    pages = "".join(page.read_text("utf-8") for page in HAND_WRITTEN)
+    for picture in ROOT.glob("docs/pictures/*[!.json]"):
+        assert picture.name in pages, f"no page shows {picture.name}: delete it, or show it"
+        assert picture.stat().st_size <= viewer.LARGEST, picture.name
+    for theme in viewer.THEMES:
+        with Image.open(ROOT / f"docs/pictures/viewer-{theme}.webp") as image:
+            assert (image.format, image.size) == ("WEBP", viewer.SIZE)
+
+
+def test_the_arm_of_the_viewer_reaches_its_ball(tmp_path: Path) -> None:
+    """The reward is the distance that the picture from above shows between gripper and ball."""
+    made = list(viewer.episodes(3))
+    stored = offline_data.convert(made, "arm", root=tmp_path, progress=False)
+    assert (stored.episodes, stored.transitions) == (3, 3 * viewer.STEPS)
+    for episode in made:
+        assert episode["rewards"][-1] > 0.2 * episode["rewards"][0]
+        colour = episode["infos"]["instruction"][0].split()[2]
+        first = episode["observations"]["top"][1]
+        ball, gripper = (
+            np.argwhere((first == shade).all(-1)).mean(0)
+            for shade in (viewer.COLOURS[colour], viewer.GRIPPER)
+        )
+        down, right = (ball - gripper) / (76, 52)
+        assert np.hypot(down, right) == pytest.approx(-episode["rewards"][0], abs=0.06)
 
 
 def test_the_bars_are_drawn_from_the_figures() -> None:

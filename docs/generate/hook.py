@@ -62,7 +62,7 @@ def navigation() -> list[Any]:
         panel: [f"commands/{name}.md" for name in some] for panel, some in commands.panels().items()
     }
     places: list[dict[str, Any]] = [
-        {"Start": ["index.md", "notebook.md", "comparison.md"]},
+        {"Start": ["index.md", "start.md", "notebook.md", "comparison.md"]},
         {"Guides": [*guides, {"Recipes": below("recipes/")}]},
         {"Datasets in CI": "datasets-in-ci.md"},
         {"Datasets": ["sources/index.md", *({name: source(name)} for name in sources.FACTS)]},
