@@ -17,6 +17,7 @@ from offline_data_cli.main import main
 from tests.cli.conftest import Cli, Terminal
 from tests.pipeline.ingest.here import convert_here
 from tests.pseudo_terminal import type_into
+from tests.toys.d4rl import TOYS, write_d4rl_hdf5
 from tests.toys.files import write_npz
 
 LENGTHS = [5, 4, 3]
@@ -70,6 +71,7 @@ def test_it_asks_what_the_file_does_not_tell(
     values = {line.split()[0]: line.split()[1:] for line in preview[2:10] if line}
     assert values["action"] == ["0", "10", "20", "40"]  # steps 0, 1, 2 and 4
     assert values["observation"] == ["0", "0", "0.5", "-1", "1", "-2", "2", "-4"]
+    assert values["next/observation"] == ["0.5", "-1", "1", "-2", "1.5", "-3", "2", "-4"]
     assert values["next/truncated"] == ["no", "no", "no", "yes"]
     assert "3 episodes of 12 steps\nWrite the mapping to lab.toml" in said
     assert "mapping: lab.toml" in said
@@ -182,6 +184,11 @@ def test_files_that_cannot_be_mapped_keep_their_error(
     shown = terminal()
     assert main(["convert", "words.txt"]) == 2
     assert "Missing argument 'NAME'" in shown.err.text
+    write_d4rl_hdf5(Path("known.hdf5"), TOYS["mujoco-v2"])
+    shown = terminal()
+    assert main(["convert", "known.hdf5"]) == 2
+    assert "Missing argument 'NAME'" in shown.err.text
+    assert "Name of the dataset" not in shown.err.text
 
 
 def test_ctrl_c_leaves_nothing(folder: Path) -> None:

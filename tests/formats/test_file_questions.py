@@ -131,6 +131,7 @@ def columns(**arrays: Any) -> dict[str, Any]:
         ({"a": LAST, "b": ROWS == 11}, {"a": "flags of last rows: 3 episodes", "b": "flags of last rows: 1 episode"}, None),
         ({"half": ROWS >= 6}, {}, None),  # two flags in a row, one number only of bool
         ({"env": ROWS % 3}, {}, None),  # alternates
+        ({"env": np.repeat([0, 1, 0, 1], 3)}, {}, None),  # comes again
         ({"count": ROWS}, {}, None),  # a number for each row
         ({"same": ROWS * 0}, {}, None),
         ({"mean": ROWS * 0.5}, {}, None),
