@@ -336,7 +336,7 @@ GOOD = '{"number": 1, "mark": "good", "note": ""}'
         (400, {"body": GOOD.replace('""', '"", "other": 1')}),
         (400, {"body": '{"number": 1}'}),
     ],
-    ids=str,
+    ids=lambda one: str(one)[:60],
 )
 def test_other_marks_are_refused(
     marking: tuple[Client, Entry], status: int, sent: dict[str, Any]
