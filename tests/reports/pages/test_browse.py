@@ -9,11 +9,12 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -26,7 +27,11 @@ from offline_data.reports.pages.browse import DatasetServer
 from offline_data.reports.pages.report import report_page
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.marks import Mark, marks_file, read_marks
+from offline_data.store.reader import open_reader
+from offline_data.store.video import VideoColumn
+from offline_data.testing.toy import toy_batch
 from offline_data.text.tokenizer import load_tokenizer
+from tests.films import FILM, SHAPE, film
 from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.reports.pages.conftest import HOSTILE, LENGTHS, rich_batch, write
 from tests.reports.pages.parsed import Element, charts, data_of, levels, parse
@@ -67,6 +72,7 @@ class Client:
         body: str = "",
         kind: str | None = "application/json",
         length: str = "",
+        byte_range: str | None = None,
     ) -> Answer:
         """Ask for a path with the right cookie and host unless given; None: no cookie."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=60)
@@ -77,6 +83,8 @@ class Client:
             sent["Content-Type"] = kind
         if length:
             sent["Content-Length"] = length
+        if byte_range:
+            sent["Range"] = byte_range
         connection.request(method, path, body or None, sent)
         answer = connection.getresponse()
         content = answer.read()
@@ -386,3 +394,85 @@ def test_a_damaged_dataset_is_an_error_of_its_page(pages_root: Path, tmp_path: P
 def test_a_port_in_use_is_an_error(ask: Client) -> None:
     with pytest.raises(AccessError, match=f"Port {ask.server.server_port} "):
         DatasetServer(ask.server.settings, ask.server.server_port)
+
+
+FILMS = "id=local%3Afilms%401"
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Entry]]:
+    """A server of `local:films@1`, whose first two episodes are in one mp4 file, the others in another."""
+    root, batch = tmp_path_factory.mktemp("films"), toy_batch((3, 1, 11, 2))
+    files = [film(root, number, count) for number, count in enumerate((6, 15))]
+    pairs = np.array([(n, k) for n, count in enumerate((6, 15)) for k in range(count)], np.int32)
+    column: Any = VideoColumn(files, pairs, ("video", "uint8", SHAPE))
+    batch = replace(batch, observations={**batch.observations, FILM: column})
+    entry = write(root / "root", "films", batch)
+    with served(root / "root") as client:
+        yield client, entry
+
+
+def test_a_kept_video_shows_the_frame_of_each_step(
+    films: tuple[Client, Entry], tmp_path: Path
+) -> None:
+    ask, entry = films
+    reader, played = open_reader(entry.path), 0
+    for number, (start, length) in enumerate(zip(reader.starts, reader.lengths, strict=True)):
+        videos = ask(f"/part/episode?{FILMS}&number={number}").json["videos"]
+        for times in videos.values():
+            played += 1
+            answer = ask(f"/part/video?{FILMS}&number={number}&camera=observation%2Ffilm")
+            assert (answer.status, answer.headers["Content-Type"]) == (206, "video/mp4")
+            path = tmp_path / f"{number}.mp4"
+            path.write_bytes(answer.content)
+            with av.open(str(path)) as container:
+                shown = [
+                    (float(one.pts * one.time_base), one.to_ndarray(format="rgb24"))
+                    for one in container.decode(video=0)
+                ]
+            rows = np.arange(start, start + length)
+            stored = np.concatenate([*reader.decoded_at(FILM, rows)])
+            assert len(times) == length
+            for time, expected in zip(times, stored, strict=True):
+                frame = [pixels for since, pixels in shown if since <= time][-1]
+                np.testing.assert_array_equal(frame, expected)
+    assert played == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "stop"),
+    [
+        (None, 0, None), ("bytes=0-", 0, None), ("bytes=5-9", 5, 10), ("bytes=7-999999999", 7, None),
+        ("bytes=9-5", None, None), ("bytes=99999999-", None, None), ("bytes=-5", None, None),
+        ("bytes=x-", None, None), ("bytes=0-1,3-4", None, None), ("bytes=²-", None, None),
+    ],
+)  # fmt: skip
+def test_ranges_of_a_video_are_its_bytes(
+    films: tuple[Client, Entry], asked: str | None, first: int | None, stop: int | None
+) -> None:
+    ask, entry = films
+    answer = ask(f"/part/video?{FILMS}&number=0&camera=observation%2Ffilm", byte_range=asked)
+    if first is None:
+        assert answer.status == 404
+        return
+    files = [one.read_bytes() for one in entry.path.rglob("*.mp4")]
+    span, _, size = answer.headers["Content-Range"].removeprefix("bytes ").partition("/")
+    assert span == f"{first}-{first + len(answer.content) - 1}"
+    assert answer.content in [file[first:stop] for file in files if len(file) == int(size)]
+
+
+@pytest.mark.parametrize("query", ["number=9&camera=observation%2Ffilm", "number=0&camera=x", ""])
+def test_videos_that_are_not_there_are_not_found(films: tuple[Client, Entry], query: str) -> None:
+    ask, _ = films
+    assert ask(f"/part/video?{FILMS}&{query}").status == 404
+    assert ask(f"/part/video?{RICH}&{query}").status == 404
+
+
+def test_a_search_finds_what_is_not_on_the_disk(ask: Client) -> None:
+    found = ask("/part/search?q=cartpole").page
+    commands = [one.text for one in found.all("code")]
+    assert commands
+    assert all(one.startswith("offline-data ") for one in commands)
+    odd = ask("/part/search?q=" + quote(HOSTILE * 9)).page
+    assert odd.all("h2")[0].text == "Not on this disk: 0"
+    assert not odd.all("script")
