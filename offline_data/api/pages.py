@@ -57,12 +57,16 @@ def view(
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
 ) -> ReportPage:
-    """Return the page that `offline-data report --episode` writes; see `Dataset.view`."""
+    """Return the page that `offline-data report --episode` writes, small enough to show inline.
+
+    See `Dataset.view`.
+    """
     from offline_data.document.page import ReportPage
     from offline_data.reports.pages.report import episode_page
 
     entry = entry_of(data, settings_of(root, settings))
-    return ReportPage(f"{entry.id}, episode {episode}", episode_page(entry, episode).decode())
+    content = episode_page(entry, episode, budget=_INLINE_BYTES).decode()
+    return ReportPage(f"{entry.id}, episode {episode}", content)
 
 
 class Browser:

@@ -102,8 +102,8 @@ def report_page(
     )
 
 
-def episode_page(entry: Entry, number: int) -> bytes:
-    """Return a page that plays one episode, its pictures of at most `EPISODE_BYTES` bytes.
+def episode_page(entry: Entry, number: int, *, budget: int | None = None) -> bytes:
+    """Return a page that plays one episode, its pictures of at most `budget` bytes (`EPISODE_BYTES`).
 
     Raises `NotFoundError` without such an episode, `UsageError` if the dataset is text, and as
     `report_page`.
@@ -112,7 +112,7 @@ def episode_page(entry: Entry, number: int) -> bytes:
     if is_text(reader):
         raise UsageError(f"{entry.id} is text, which has no steps to play", hint="`report ID`")
     shown = read_episode(
-        reader, number, pictures=EPISODE_FRAMES, side=EPISODE_SIDE, budget=EPISODE_BYTES
+        reader, number, pictures=EPISODE_FRAMES, side=EPISODE_SIDE, budget=budget or EPISODE_BYTES
     )
     media = sum(len(content) for one in shown.frames for _, content in one.files)
     size = f"Images in this file: {human_bytes(media)}." if media else "No images."
