@@ -41,7 +41,8 @@ def test_report_writes_one_file(
 def test_a_report_of_one_episode(cli: Cli, toy: Path, tmp_path: Path) -> None:
     out = tmp_path / "one.html"
     assert cli("report", "toy", "--episode", "1", "--out", str(out)).code == 0
-    assert b"<title>local:toy@1, episode 1</title>" in out.read_bytes()
+    assert b"<title>local:toy@1</title>" in out.read_bytes()
+    assert b'"listed":[1]' in out.read_bytes()
 
 
 @pytest.mark.parametrize("same", [True, False])
