@@ -1,4 +1,4 @@
-"""What `demo` records and trains: CartPole with a camera, a player, and a policy cloned from it."""
+"""CartPole with a camera, a player of it, and a policy cloned from its episodes, for `demo`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
         ),
         "browse": (
             "pages:browse",
-            "Browse the datasets on this disk in a web browser.",
+            "Look at datasets in a web browser, and mark episodes.",
         ),
     },
     "Check": {

@@ -166,7 +166,7 @@ def browse(
         option("Add marks that were downloaded from a report first.", metavar="FILE"),
     ] = None,
 ) -> Result:
-    """Look at the datasets on this disk in a web browser, and mark episodes.
+    """Look at datasets in a web browser, and mark episodes.
 
     Serves pages to this machine only, and changes nothing but marks.
     """

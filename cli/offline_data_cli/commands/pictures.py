@@ -77,8 +77,7 @@ def view(
     out: Annotated[
         str | None,
         option(
-            "Write an .mp4 or .gif film, or an .html page that plays the episode with all its "
-            "features. (default: NAME-EPISODE.mp4 here)",
+            "Write an .mp4, .gif or .html file. (default: NAME-EPISODE.mp4 here)",
             metavar="FILE",
         ),
     ] = None,
