@@ -371,23 +371,6 @@ def timeline(reader: DatasetReader, episode: int, points: int = TIMELINE_POINTS)
         )
 
 
-def speeds(reader: DatasetReader, key: Key, episode: int, points: int) -> NDArray[np.float64]:
-    """Return the largest finite `|x[t + 1] - x[t]|` of up to `points` equal parts of an episode."""
-    begin, length = int(reader.starts[episode]), int(reader.lengths[episode])
-    size = prod(reader.leaves[key].shape)
-    every = max(1, -(-(length - 1) // points))
-    rows = max(_CHUNK_ITEMS // (size * every), 1) * every
-    found = [np.zeros(0)]
-    for first in range(0, length - 1, rows):
-        some = begin + np.arange(first, min(first + rows + 1, length))
-        x = np.asarray(reader.values_at(key, some)).reshape(len(some), size).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            change = np.sqrt(np.square(np.diff(x, axis=0)).sum(axis=1))
-        change[~np.isfinite(change)] = np.nan
-        found.append(np.fmax.reduceat(change, np.arange(0, len(change), every)))
-    return np.concatenate(found)
-
-
 def _coverage(reader: DatasetReader, leaves: list[LeafStats]) -> tuple[Coverage | None, str]:
     """Project observations on their principal components; or say why not."""
     fitting = [leaf for leaf in leaves if prod(leaf.shape) <= COVERAGE_FEATURES]

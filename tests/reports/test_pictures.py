@@ -106,19 +106,6 @@ def test_timelines(found: DatasetPictures, reader: Any, monkeypatch: pytest.Monk
     assert coarse.reward[0] == pytest.approx(first.mean())
 
 
-@pytest.mark.parametrize(("items", "points"), [(1, 7), (40, 3), (1 << 20, 40), (1, 1)])
-def test_speeds(items: int, points: int, reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_CHUNK_ITEMS", items)
-    for number, episode in enumerate(drawn_episodes()):
-        rows = episode["observations"]["state"][: len(episode["rewards"])].astype(np.float64)
-        every = np.linalg.norm(np.diff(rows, axis=0), axis=1)
-        size = max(1, -(-len(every) // points))
-        expected = [every[at : at + size].max() for at in range(0, len(every), size)]
-        found = pictures.speeds(reader, ("observation", "state"), number, points)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
-        assert len(found) <= points
-
-
 def test_coverage_is_that_of_the_covariance_matrix(
     found: DatasetPictures, reader: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

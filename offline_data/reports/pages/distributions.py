@@ -38,11 +38,6 @@ _FIRST = 8  # histograms of a leaf that are shown at once; the others are folded
 _LEVELS = {"least": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "greatest": 1.0}
 
 
-def spread_parts(reader: DatasetReader, stats: DatasetStats) -> Html:
-    """Return the histograms of returns, lengths and rewards."""
-    return element("div", map(chart_of, of_episodes(reader, stats)), class_="grid wide")
-
-
 def leaf_parts(reader: DatasetReader, stats: DatasetStats, episode: int) -> Html:
     """Return charts of each leaf, those of many features over an episode, and tables of figures."""
     drawn, left_out = drawn_leaves(stats)
