@@ -77,7 +77,7 @@ def view(
     out: Annotated[
         str | None,
         option(
-            "Write an .mp4, .gif or .html file. (default: NAME-EPISODE.mp4 here)",
+            "Write .mp4, .gif or .html. (default: NAME-EPISODE.mp4 here)",
             metavar="FILE",
         ),
     ] = None,
