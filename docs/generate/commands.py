@@ -11,20 +11,20 @@ from docs.generate.text import code, page, plain, table
 from offline_data_cli import help as texts
 from offline_data_cli.app import command_tree
 from offline_data_cli.options import Globals
-from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
+from offline_data_cli.verbs import GROUPS, VERBS
 
 PROGRAM = "offline-data"
 GLOBALS = {field.name for field in fields(Globals)}
 
 
 def panels() -> dict[str, dict[str, str]]:
-    """Return the verbs by panel of `--help`, with a line about each; hidden ones are under More."""
+    """Return the verbs by panel of `--help`, with a line about each; hidden ones have no page."""
     found = {
         panel: {name: text for name, (_, text) in verbs.items()} for panel, verbs in VERBS.items()
     }
     for name, (panel, text, _) in GROUPS.items():
         found[panel][name] = text
-    return found | {"More": {name: text for name, (_, text) in HIDDEN.items()}}
+    return found
 
 
 def pages() -> dict[str, str]:
@@ -39,12 +39,7 @@ def _index() -> str:
     parts = []
     for panel, verbs in panels().items():
         rows = [[f"[`{name}`]({name}.md)", plain(text)] for name, text in verbs.items()]
-        about = (
-            "Verbs that `--help` does not list; others have their output."
-            if panel == "More"
-            else ""
-        )
-        parts += [f"## {panel}", about, table(["command", "what it does"], rows)]
+        parts += [f"## {panel}", table(["command", "what it does"], rows)]
     return page(
         "# Commands",
         "These pages are made of the command itself. `offline-data VERB --help` prints the same, `-h` in short.",

@@ -23,6 +23,10 @@ OUTSIDE = {
     "cache_layout.md": "on-disk-layout.md",
 }
 """Files outside docs/ that have a page, and its path."""
+_PAIR = re.compile(
+    r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img ([^>]*)src="([^"]+)"([^>]*)>\s*</picture>'
+)
+"""A picture for dark and one for light pages, as GitHub shows them."""
 _LINK = re.compile(r"(\]\(|\]: +|(?:src|srcset|href)=\")([^)\s\"]+)")
 
 
@@ -147,7 +151,17 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         names = re.findall(r"(?m)^\| `(\w+)` \|", markdown)
         markdown = re.sub(r"(?m)^\| `(\w+)` \|", r"| [`\1`](#offline_data.plugins.\1) |", markdown)
         markdown = "\n\n".join([markdown, *(f"::: offline_data.plugins.{name}" for name in names)])
+    markdown = _PAIR.sub(_of_the_scheme, markdown)
     return rewrite(markdown, origins.get(path, f"docs/{path}"), path)
+
+
+def _of_the_scheme(pair: re.Match[str]) -> str:
+    """Return both pictures; the theme shows the one of the scheme that the reader has chosen."""
+    dark, before, light, after = pair.groups()
+    return "".join(
+        f'<img {before}src="{file}#only-{scheme}"{after} loading="lazy">'
+        for scheme, file in (("dark", dark), ("light", light))
+    )
 
 
 def on_post_page(output: str, **_: Any) -> str:

@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FACTS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("sources.yml").read_text("utf-8")
 )
-"""What sources.yml says of each source."""
 COLUMNS: dict[str, str] = FACTS.pop("columns")
 """Columns of the catalogues' tables that the pages show, and their names there."""
+FACTS = {name: FACTS[name] for name in dict.fromkeys(("d4rl", "minari", "lerobot", *FACTS))}
+"""What sources.yml says of each source, those that most people look for first."""
 
 
 MOST_NAMED = 3
@@ -193,7 +194,7 @@ def _datasets(source: Catalog) -> str:
     }
     shown = {name: cells for name, cells in columns.items() if any(cells)}
     return page(
-        "---\nhide: [toc]\n---",
+        "---\nhide: [toc]\nsearch: {boost: 0.2}\n---",  # guides and sources come before
         f"# Datasets of {source.name}",
         f"{len(entries):,} datasets of [{source.name}]({source.name}.md), as the list in the package has "
         f"them. `offline-data list {source.name} --remote` asks the host. Where a figure is missing, the "

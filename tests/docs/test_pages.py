@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import commands, hook, reference, rules, sources
+from docs.generate import commands, figures, hook, reference, rules, sources
 from offline_data.analysis.checks.reference import rule_texts
 from offline_data.analysis.checks.rules.files import advisories
 from offline_data.formats.registry import iter_catalogs, source_names
 from offline_data_cli.app import command_tree
 from offline_data_cli.help import EXAMPLES
 from offline_data_cli.main import EXIT_CODES
+from offline_data_cli.verbs import HIDDEN
 from tests.remedy import assert_none
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,14 @@ def test_every_source_and_dataset(pages: dict[str, str]) -> None:
         assert len(anchors) == len(set(anchors)) == len(catalog.catalog())
 
 
+def test_the_sources_that_most_look_for_are_first(pages: dict[str, str]) -> None:
+    listed = re.findall(r"^\| \[`(\w+)`\]", pages["sources/index.md"], re.MULTILINE)
+    assert listed[:3] == ["d4rl", "minari", "lerobot"]
+    assert sorted(listed) == sorted(source_names())
+    (datasets,) = (one["Datasets"] for one in hook.navigation() if "Datasets" in one)
+    assert [next(iter(one)) for one in datasets[1:]] == listed
+
+
 def test_published_defects_are_beside_the_datasets_that_have_them(pages: dict[str, str]) -> None:
     sections = pages["sources/d4rl-datasets.md"].split("\n### ")
     (maze,) = [one for one in sections if one.startswith("<code>maze2d-umaze-v1</code>")]
@@ -55,7 +64,10 @@ def test_published_defects_are_beside_the_datasets_that_have_them(pages: dict[st
 
 def test_every_verb_with_every_option_and_example(pages: dict[str, str]) -> None:
     tree = command_tree()
-    for name in tree.commands:
+    shown_verbs = [name for name in tree.commands if name not in HIDDEN]
+    assert len(shown_verbs) + len(HIDDEN) == len(tree.commands)
+    assert not [path for path in pages if path.removeprefix("commands/")[:-3] in HIDDEN]
+    for name in shown_verbs:
         command, page = tree.commands[name], pages[f"commands/{name}.md"]
         assert f"({name}.md)" in pages["commands/index.md"]
         for one in [command, *getattr(command, "commands", {}).values()]:
@@ -112,6 +124,32 @@ def test_pages_are_not_huge(pages: dict[str, str]) -> None:
         (path for path, text in pages.items() if len(text.encode()) > LARGEST),
         f"divide these pages, or list less on them: more than {LARGEST:,} bytes load slowly",
     )
+
+
+def test_figures_have_dark_colours() -> None:
+    pictures = ROOT / "docs" / "pictures"
+    plain = [path for path in pictures.glob("*.svg") if not re.search("-(dark|light)$", path.stem)]
+    assert len(plain) >= 4
+    assert_none(
+        (path.name for path in plain if figures.QUERY not in path.read_text("utf-8")),
+        "run `python docs/generate/figures.py docs/pictures/NAME.svg`",
+    )
+    for path in plain:  # black and white would stay as they are on a dark page
+        text = path.read_text("utf-8")
+        style = text[text.index(figures.QUERY) : text.index("</defs>")]
+        colours = set(re.findall("(?:fill|stroke): #[0-9a-f]{6}", text.replace(style, "")))
+        assert {one for one in colours if one[-6:] in {"000000", "ffffff"}} <= {
+            one for one in colours if f'"{one}"' in style
+        }
+
+
+def test_a_pair_of_pictures_follows_the_scheme_of_the_page() -> None:
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    made = hook._PAIR.sub(hook._of_the_scheme, text)
+    assert text.count("<picture>") == 2
+    assert "<picture>" not in made
+    for scheme in ("dark", "light"):
+        assert re.search(rf'src="pictures/viewer-{scheme}.webp#only-{scheme}" width="1280"', made)
 
 
 @pytest.mark.parametrize(

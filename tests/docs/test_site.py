@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -141,6 +142,25 @@ def test_in_a_browser(chromium: Any, address: str, page: str, width: int, theme:
         shown("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[theme]
     )
     assert {urlsplit(url).hostname for url in shown.requests} == {"127.0.0.1"}
+
+
+def test_the_search_has_guides_before_catalogues(site: Path) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
+    below = [one for one in entries if re.match("sources/[a-z0-9_]+-datasets/", one["location"])]
+    assert len(below) > 1000
+    assert {one.get("boost", 1) for one in below} == {0.2}
+    assert {one.get("boost", 1) for one in entries if one not in below} == {1}
+
+
+def test_a_command_is_copied_without_its_prompt(chromium: Any, address: str) -> None:
+    shown = Browser(chromium, address + "commands/download/", width=1280, theme="light")
+    copied = shown("""(() => {
+        const code = document.querySelector(".highlight code:has(.gp)");
+        code.setAttribute("data-md-copying", "");  // as the theme's button does before it reads
+        return [code.textContent, code.innerText];
+    })()""")
+    assert copied[0].startswith("$ offline-data download ")
+    assert copied[1].startswith("offline-data download ")
 
 
 def test_the_search_finds_datasets_and_rules(site: Path) -> None:
