@@ -165,7 +165,7 @@ OF_SOURCES: dict[str, str] = {  # an example for each source with its own option
 GLOBALS = "Global options (--root, --json, ...), exit codes: offline-data help options"
 CODES = {  # exit codes of the program
     "0": "Success.",
-    "1": "Findings of `check`, a part failed, or the answer was no.",
+    "1": "Findings of `check`, a part failed, or the prompt was declined.",
     "2": "Wrong usage: an option, a value or an id of the wrong form.",
     "3": "Not found: an unknown dataset, source, episode, rule, step or file.",
     "4": "Access denied by a host.",
@@ -219,7 +219,7 @@ class _Help:
     def get_help_option(self, ctx: Any) -> Any:
         """Return `--help`, parsed like the other options."""
         option = parse_value(super().get_help_option(ctx), bool)  # type: ignore[misc] # of a command
-        option.help = "Show this help and exit; -h is short."
+        option.help = "Show the full help and exit; -h: summary."
         return option
 
     def panels(self, ctx: Any) -> dict[str, list[Any]]:

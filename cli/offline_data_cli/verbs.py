@@ -49,7 +49,7 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
     "Look": {
         "info": ("inspection:info", "Show schema, counts, provenance and licence of a dataset."),
         "head": ("inspection:head", "Show transitions: the first, the last, or random ones."),
-        "stats": ("inspection:stats", "Show statistics of every leaf and of the episodes."),
+        "stats": ("inspection:stats", "Show statistics of every feature and of the episodes."),
         "episodes": (
             "episodes:episodes",
             "Show the quality of episodes: idle steps, jerk, outliers and more.",
@@ -79,7 +79,7 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
         ),
         "align": (
             "align:align",
-            "Find leaves that are stored some rows late or early.",
+            "Find features that are stored some rows late or early.",
         ),
         "replay": (
             "episodes:replay",
@@ -88,14 +88,6 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
         "diff": (
             "lock:diff",
             "Compare two datasets: schema, episodes, values and statistics.",
-        ),
-        "lock": (
-            "lock:lock",
-            "Lock the datasets of datasets.toml: revisions and checksums.",
-        ),
-        "sync": (
-            "lock:sync",
-            "Download the datasets of datasets.lock.",
         ),
     },
     "Make": {
@@ -120,7 +112,17 @@ VERBS: dict[str, Table] = {  # verbs by panel of `--help`
             "Split the episodes of a dataset at random into new datasets.",
         ),
     },
-    "Keep": {
+    "Project": {
+        "lock": (
+            "lock:lock",
+            "Lock the datasets of datasets.toml: revisions and checksums.",
+        ),
+        "sync": (
+            "lock:sync",
+            "Download the datasets of datasets.lock.",
+        ),
+    },
+    "Manage": {
         "path": ("inspection:path", "Print the directory of a dataset."),
         "rename": ("copies:rename", "Rename a dataset to local:NAME. Nothing is copied."),
         "rm": ("manage:rm", "Delete datasets. Lists them and asks first."),
@@ -145,7 +147,7 @@ HIDDEN: Table = {  # not listed: others have their output, or they are named whe
     "cp": ("copies:cp", "Copy a dataset to local:NAME, comparing every file with its checksum."),
     "open": ("inspection:open_", "Open the directory of a dataset in the file manager."),
     "rule": ("explain:rule", "Explain the rules of `check`; without an argument, list them."),
-    "sample": ("inspection:sample", "Sample a random batch and show its leaves."),
+    "sample": ("inspection:sample", "Sample a random batch and show its features."),
     "sources": ("listing:sources", "List dataset sources and the packages they require."),
     "step": (
         "explain:step",
@@ -165,7 +167,7 @@ HIDDEN: Table = {  # not listed: others have their output, or they are named whe
 
 GROUPS: dict[str, tuple[str, str, Table]] = {  # groups of verbs: panel, help text and verbs
     "cache": (
-        "Keep",
+        "Manage",
         "Show and delete the files under the root.",
         {
             "dir": (
@@ -184,7 +186,7 @@ GROUPS: dict[str, tuple[str, str, Table]] = {  # groups of verbs: panel, help te
         },
     ),
     "config": (
-        "Keep",
+        "Manage",
         "Show and change the settings of the config file.",
         {
             "get": ("environment:get", "Show settings and where each comes from."),

@@ -128,11 +128,13 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 def _run_cell(tree: ast.Module, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1]
     out, err, value = io.StringIO(), io.StringIO(), None
     with redirect_stdout(out), redirect_stderr(err):
-        exec(compile(tree, f"cell {number}", "exec"), names)  # noqa: S102 - the cells are above
-        if last is not None:
+        rest = tree.body[:-1] if isinstance(last, ast.Expr) else tree.body
+        code = ast.Module(rest, [])
+        exec(compile(code, f"cell {number}", "exec"), names)  # noqa: S102 - the cells are above
+        if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)  # noqa: S307
     streams = {"stdout": out.getvalue(), "stderr": err.getvalue()}
     outputs: list[dict[str, Any]] = [

@@ -471,8 +471,8 @@ class Buffer(Saves, Generic[Batch]):
         if batch_size is None or batch_size == self._batch_size:
             if self._batch_size is None:
                 raise BufferUsageError(
-                    "batch_size not specified; expected one of the buffer, or of this call",
-                    hint="give one to the buffer, or call sample(batch_size)",
+                    "batch_size not specified",
+                    hint="pass batch_size to load_dataset() or sample()",
                 )
             return self._batch_size
         if self._prefetch:

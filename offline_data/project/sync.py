@@ -152,7 +152,7 @@ def _lock_one(
     stored = download(dataset, settings, options, progress)
     if dataset.source == "local" or revision.startswith("local-"):
         progress.note(
-            f"{stored.id} is made of files on this machine: elsewhere, sync cannot fetch it"
+            f"{stored.id} was converted from local files: `sync` cannot fetch it on another machine"
         )
     converter = stored.manifest.converter
     return LockedDataset(

@@ -224,7 +224,7 @@ def test_videos_that_are_not_there_are_named(realdata: Path, settings: Settings)
     stored = convert(realdata / "lerobot_v30_record-test", "toy", settings, Options())
     videos = ["observation.images.front", "observation.images.top"]
     assert [one["key"] for one in stored.manifest.dropped] == videos
-    (note,) = (one for one in stored.manifest.notes if "No video of" in one)
+    (note,) = (one for one in stored.manifest.notes if "videos of" in one)
     assert all(f"videos/{camera}/chunk-000/file-000.mp4" in note for camera in videos)
     assert "convert again with --force" in note
     assert ("next", "reward") not in open_reader(stored.path).step_leaves

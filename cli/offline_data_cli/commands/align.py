@@ -32,7 +32,7 @@ def align(
     ] = None,
     force: Replace = False,
 ) -> Result:
-    """Find leaves that are stored some rows late or early.
+    """Find features that are stored some rows late or early.
 
     For lags from -5 to 5 rows, the next observation is predicted from this one and the action, on
     episodes that the model was not fitted on; rewards and cameras likewise. Exits 1 if a leaf is

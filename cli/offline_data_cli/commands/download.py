@@ -55,7 +55,7 @@ def download(
         list[str],
         argument(
             "ID...",
-            "Ids or names that `search` shows, or addresses of `push`.",
+            "Ids or names that `search` shows, or `push` targets.",
             autocompletion=complete.all_ids,
         ),
     ],

@@ -176,7 +176,7 @@ def sample(
     ] = None,
     seed: Seed = None,
 ) -> Result:
-    """Sample a random batch and show its leaves."""
+    """Sample a random batch and show its features."""
     from offline_data.base.errors import UsageError
 
     if slices and batch % slices:
@@ -249,7 +249,7 @@ def stats(
     ] = None,
     force: Annotated[bool, option("Replace FILE if it exists.")] = False,
 ) -> Result:
-    """Show statistics of every leaf and of the episodes."""
+    """Show statistics of every feature and of the episodes."""
     from offline_data import api
     from offline_data.base.errors import UsageError
     from offline_data.base.files import write_user_file

@@ -63,7 +63,7 @@ Reason: TypeAlias = Literal[
     "too few episodes",
     "constant",
     "nothing predictable",
-    "several lags predict alike",
+    "several lags fit equally well",
     "beyond the lags compared",
     "actions follow from observations",
 ]
@@ -240,7 +240,7 @@ def _decide(model: _Regressions, draw: np.random.Generator) -> LagEstimate:
     if gain < LEAST_GAIN:
         reason = "nothing predictable"
     elif low <= (LEAST_ACTED if acted else LEAST_APART):
-        reason = "several lags predict alike"
+        reason = "several lags fit equally well"
     elif abs(best) == REACH:
         reason = "beyond the lags compared"
     elif acted:
@@ -265,7 +265,7 @@ def _decide(model: _Regressions, draw: np.random.Generator) -> LagEstimate:
                 scores, best, (low, high) = other
                 base = float(model.score(model.errors(known, target))[0])
             elif other[1] != best or (best < 0 and low <= LEAST_APART):
-                reason = "several lags predict alike"
+                reason = "several lags fit equally well"
     ratios = {lag: float(np.exp(score - base)) for lag, score in scores.items()}
     lag = best if reason is None else None
     return LagEstimate(lag, reason, ratios, best, (low, high))

@@ -127,8 +127,8 @@ class LeRobotDataset(RawDataset):
         warnings = []
         if absent := self._episodes.absent:
             warnings.append(
-                f"No video of {' and '.join(absent)} is there ({', '.join(absent.values())}): "
-                "copy or download them, too, and convert again with --force; or --video skip."
+                f"The videos of {' and '.join(absent)} are missing ({', '.join(absent.values())}): "
+                "copy or download them, and convert again with --force; or --video skip."
             )
         if left_out:
             notes.append(f"Features that were not requested: {', '.join(left_out)}.")

@@ -52,7 +52,7 @@ OLD_LOG = (
 )
 
 _HARDWARE = "data"
-_PLACEHOLDER = "It holds NaN of float16 in every row, which RoboHive writes for what is None."
+_PLACEHOLDER = "NaN (float16) in every row: RoboHive writes missing values so."
 
 
 def leaf_of(path: tuple[str, ...]) -> Key:

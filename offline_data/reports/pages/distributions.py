@@ -53,7 +53,7 @@ def leaf_parts(reader: DatasetReader, stats: DatasetStats, episode: int) -> Html
                 if leaf.key != REWARD
             ),
             element("p", skipped, class_="soft") if skipped else None,
-            element("h3", "Figures of each leaf"),
+            element("h3", "Statistics of each feature"),
             render(leaf_table(stats.leaves)),
             (element("h3", "Texts"), render(text_table(stats))) if stats.texts else None,
         )

@@ -316,10 +316,10 @@ class Timeline {
     context.putImageData(image, 0, 0);
     plot.append(canvas);
     plot.style.height = `${Math.min(420, Math.max(96, rows * (innerHeight > 1000 ? 6 : 3.4) + 12))}px`;
-    const select = make("select", { "aria-label": `One feature of ${key} as a line` }, make("option", { value: "" }, "no line"), ...labels.map((label, i) => make("option", { value: i }, `line of ${label}`)));
+    const select = make("select", { "aria-label": `One dimension of ${key} as a line` }, make("option", { value: "" }, "no line"), ...labels.map((label, i) => make("option", { value: i }, `line of ${label}`)));
     select.value = this.lines.get(key) ?? "";
     select.onchange = () => { if (select.value === "") this.lines.delete(key); else this.lines.set(key, Number(select.value)); this.build(); this.seek(); };
-    name.append(make("p", { class: "soft" }, `${rows} features, each from its least to its greatest value`), select);
+    name.append(make("p", { class: "soft" }, `${rows} dimensions, each from its least to its greatest value`), select);
     if (!this.lines.has(key)) return [];
     const i = this.lines.get(key), line = { ...track, plot: make("div", { class: "lane single" }) }, number = make("b");
     line.plot.append(this.paths(line, [i], () => ranges[i]), make("span", { class: "high" }, brief(ranges[i][1])), make("span", { class: "low" }, brief(ranges[i][0])));

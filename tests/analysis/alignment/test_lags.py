@@ -109,7 +109,7 @@ def test_constant_leaves_and_slow_ones_stay_undecided(target: bool) -> None:
     constant = [replace(one, lagged=one.lagged * 0 + 3) for one in series]
     assert find_lag(constant).reason == "constant"
     slow = [replace(one, lagged=np.repeat(one.lagged[::4], 4, axis=0)) for one in series]
-    assert find_lag(slow).reason == "several lags predict alike"
+    assert find_lag(slow).reason == "several lags fit equally well"
 
 
 @pytest.mark.parametrize("target", [lambda one: one.target * 0 + 3, lambda one: one.fixed[:, :1]])
