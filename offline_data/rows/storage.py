@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import cached_property, partial
@@ -32,6 +34,18 @@ from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+
+_opening = threading.Lock()
+"""Held while files are opened: threads that prefetch begin together, and share one copy of them."""
+
+
+def _after_fork() -> None:
+    global _opening
+    _opening = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Storage(Sampleable, Protocol):
@@ -160,7 +174,7 @@ class DatasetStorage:
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
         """Return the features of the batch of `rows` by slot; see `slots`."""
-        gather, readahead = self._leaves_of or self._open(), self._readahead
+        gather, readahead = self.opened(), self._readahead
         try:
             if readahead is not None and (readahead.asking or next(readahead.probes)):
                 return around([readahead], [rows], partial(gather, rows))
@@ -174,6 +188,13 @@ class DatasetStorage:
                 hint=f"`offline-data check --files {shlex.quote(str(self.reader.path))}` lists every "
                 "damaged file",
             ) from error
+
+    def opened(self) -> Callable[[Tensor], list[Tensor]]:
+        """Return what gathers `leaves`; opens the files once, whichever threads ask first."""
+        if self._leaves_of is None:
+            with _opening:
+                self._leaves_of = self._leaves_of or self._open()
+        return self._leaves_of
 
     @property
     def needs_io(self) -> bool:
@@ -213,12 +234,12 @@ class DatasetStorage:
             words = [map.words for map in maps]
             self._readahead = Readahead(plan, maps, self.reader)
         if self.device.type == "cpu" and not self._pin and fits(plan):
-            self._leaves_of = NativeGather(plan, words)
+            gather: Callable[[Tensor], list[Tensor]] = NativeGather(plan, words)
         else:
-            self._leaves_of = TorchGather(plan, words, self.device, pin_memory=self._pin)
+            gather = TorchGather(plan, words, self.device, pin_memory=self._pin)
         if plan.encoded:
-            self._leaves_of = EncodedGather(
-                self._leaves_of,
+            gather = EncodedGather(
+                gather,
                 plan.encoded,
                 self.reader,
                 self.device,
@@ -226,7 +247,7 @@ class DatasetStorage:
                 in_memory=self._in_memory,
                 decode=self._decode,
             )
-        return self._leaves_of
+        return gather
 
     def _deleted_error(self) -> NotFoundError:
         return NotFoundError(

@@ -71,7 +71,7 @@ class GatherMany:
             first = whole if first is None else first
             if not isinstance(whole, DatasetStorage) or whole.slots != first.slots:
                 return None
-            own = whole._leaves_of or whole._open()
+            own = whole.opened()
             if not isinstance(own, NativeGather) or whole._readahead is None:
                 return None
             gathers.append(own)

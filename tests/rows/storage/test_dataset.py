@@ -4,6 +4,9 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,29 @@ def test_a_set_in_memory_or_on_a_device(own_folder: Path, truth: dict[Key, NDArr
     if not torch.cuda.is_available():
         with pytest.warns(UserWarning, match="this machine has none: memory is not pinned"):
             assert len(DatasetStorage(folder, pin_memory=True)) == 11
+
+
+def test_threads_that_begin_together_share_one_copy(
+    folder: Path, truth: dict[Key, NDArray[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, opened, inner = threading.Barrier(4), [], DatasetStorage._open
+
+    def slowly(self: DatasetStorage) -> Any:
+        opened.append(self)
+        time.sleep(0.05)
+        return inner(self)
+
+    def gather(_: int) -> Any:
+        started.wait()
+        return storage.gather(torch.arange(11))
+
+    monkeypatch.setattr(DatasetStorage, "_open", slowly)
+    storage = DatasetStorage(folder, in_memory=True)
+    with ThreadPoolExecutor(4) as threads:
+        batches = list(threads.map(gather, range(4)))
+    assert opened == [storage]
+    for batch in batches:
+        assert_equal(storage, batch, truth)
 
 
 def test_leaves_are_independent_of_each_other_of_other_batches_and_of_the_files(
