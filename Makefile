@@ -7,7 +7,7 @@ DOCS ?= .venv-docs
 OLDEST_PYTHON ?= PYENV_VERSION=3.10 python3.10
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types unit slow test-oldest fuzz benchmark docs clean
+.PHONY: demo test lint types unit slow test-oldest fuzz benchmark gallery docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/offline-data demo
@@ -44,6 +44,10 @@ fuzz: $(VENV)/.test
 
 benchmark: $(VENV)/.test
 	$(BIN)/python -W ignore -m benchmarks --threads 1
+
+# Reports of small datasets with planted defects, in build/gallery; `make docs` adds them to the site.
+gallery: $(VENV)/.test
+	$(BIN)/python -m docs.generate.gallery
 
 # The site, in build/site: its pages need no torch, so that its environment is small.
 docs: export NO_MKDOCS_2_WARNING = 1

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "cli")]
 
-from docs.generate import commands, notebook, reference, rules, sources
+from docs.generate import commands, gallery, notebook, reference, rules, sources
 
 OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
@@ -34,7 +34,7 @@ def generated() -> dict[str, str]:
     """Return all pages that are not files of docs/, by their path there."""
     moved = {page: (ROOT / path).read_text("utf-8") for path, page in OUTSIDE.items()}
     made = {**sources.pages(), **commands.pages(), **rules.pages(), **reference.pages()}
-    return {**moved, **made, "notebook.md": notebook.page()}
+    return {**moved, **made, **gallery.pages(), "notebook.md": notebook.page()}
 
 
 def navigation() -> list[Any]:
@@ -56,6 +56,7 @@ def navigation() -> list[Any]:
         "your-files.md",
         "record.md",
         "viewer.md",
+        *gallery.pages(),
         "episodes.md",
         "alignment.md",
         "share.md",
@@ -130,12 +131,14 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pages that are made."""
+    """Add the pages that are made, and the reports of the gallery."""
     from mkdocs.structure.files import File
 
     for path, text in generated().items():
         if files.get_file_from_path(path) is None:
             files.append(File.generated(config, path, content=text))
+    for path, file in gallery.files().items():
+        files.append(File.generated(config, path, abs_src_path=str(file)))
     return files
 
 
