@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.analysis.checks.finding import SEVERITIES
+from offline_data.analysis.checks.tokens import is_packed
 from offline_data.analysis.episodes import sample_rows
 from offline_data.analysis.frames import image_layout, image_leaves
 from offline_data.base.files import human_bytes
@@ -66,9 +67,13 @@ def dataset_data(reader: DatasetReader, info: DatasetInfo) -> dict[str, Any]:
     so_far = {"low": numbers(ends.min()), "high": numbers(ends.max())}
     tracks.append({"key": RETURN_SO_FAR, "labels": ("",), **so_far})
     several = plural(len(cameras), "camera") if cameras else None
+    if kind == "text":  # a row of a padded dataset is a document
+        rows = plural(info.transitions, "token") if is_packed(reader) else None
+    else:
+        rows = plural(info.transitions, "transition")
     facts = (
         plural(info.episodes, "document" if kind == "text" else "episode"),
-        plural(info.transitions, "token" if kind == "text" else "transition"),
+        rows,
         several,
         human_bytes(info.bytes),
     )

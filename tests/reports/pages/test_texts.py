@@ -94,6 +94,9 @@ def test_chosen_stands_beside_rejected(tmp_path: Path, tokenizer: Path, pad: boo
         assert [one.all("b")[0].text for one in shown.all("figure")] == ["chosen", "rejected"]
     cut = "8 of 12 pairs cut off (66.7 %)" if pad else "8 of 24 documents cut off (33.3 %)"
     assert f"12 pairs; {cut}." in page.text  # the chosen texts of two and three sentences
+    documents_, *tokens, _ = data_of(page)["facts"]
+    assert documents_ == ("12 documents" if pad else "24 documents")
+    assert [one.endswith(" tokens") for one in tokens] == [True] * (not pad)
     lengths, beginnings = data_of(page)["columns"]  # others are of each of a pair
     assert (lengths["key"], len(lengths["values"])) == ("length", 12)
     words = [beginnings["words"][code] for code in beginnings["values"]]
