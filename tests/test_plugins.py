@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 LINES = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE))
 """What the page says of each name."""
 MODULES: dict[str, str] = vars(plugins)["_MODULES"]
-PUBLIC = re.compile(r"offline_data(\.plugins|\.testing(\.\w+)?)?")
+PUBLIC = re.compile(r"offline_data(\.(plugins|torchrl|agilerl|testing(\.\w+)?))?")
 IMPORT = re.compile(r"^\s*(?:from|import) (offline_data[.\w]*)", re.MULTILINE)
 
 

@@ -206,7 +206,7 @@ def test_downloads(hub: tuple[HubServer, Settings], tmp_path: Path) -> None:
     assert_episodes(open_reader(stored.path), trials_of(tmp_path / "remote" / NAME))
     assert {leaf["key"] for leaf in stored.manifest.dropped} == PLACEHOLDERS
     reasons = {leaf["reason"] for leaf in stored.manifest.dropped}
-    assert all(reason.startswith("It holds NaN of float16") for reason in reasons)
+    assert all(reason.startswith("NaN (float16) in every row") for reason in reasons)
     targets = [one.target for one in server.requests if one.path.endswith(".h5")]
     assert targets
     assert all("%28human%29" in one and "v4/toy_seed" in one for one in targets)

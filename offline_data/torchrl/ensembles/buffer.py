@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import cached_property
+from textwrap import indent
 from typing import Any, ClassVar
 
 import torch
@@ -252,7 +253,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return part
 
     def __repr__(self) -> str:
-        members = "".join(f"\n    {member!r}," for member in self.members)
+        members = "".join(f"\n{indent(repr(member), '    ')}," for member in self.members)
         return (
             f"{type(self).__name__}({members}\n    sampler={self._sampler!r},\n"
             f"    batch_size={self._batch_size},\n)"

@@ -300,7 +300,7 @@ def test_defaults_of_torchrl_and_the_text_of_an_ensemble(three: list[Dataset]) -
     ReplayBufferEnsemble(*three, shared=False, routing_key=None, routing_dim=None).sample(3)
     assert ReplayBufferEnsemble(three[0]).sample(4).batch_size == (1, 4)
     text = repr(ReplayBufferEnsemble(*three, p=[1, 1, 2]))
-    assert "10 rows" in text
+    assert text.count("\n    10 steps in 2 episodes\n    features: ") == 1
     assert "p=[0.25, 0.25, 0.5]" in text
 
 

@@ -123,7 +123,7 @@ class Expression:
             StepError: Such a column is not compared with quoted text.
 
         Example:
-            >>> marks = {"mark": np.array(["good", "bad", "", "bad"], object)}
+            >>> marks = {"mark": np.array(["good", "bad", "", "bad", ""], object)}
             >>> Expression("mark != 'bad' and length > 2").by_number(marks)
             'number not in [1, 3] and length > 2'
         """
