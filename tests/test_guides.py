@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import offline_data
+from docs.generate.reference import EXAMPLES
 from tests.documented import ROOT, follow, read
 from tests.pipeline.export.conftest import flat_batch
 from tests.slow import slow_but
@@ -45,6 +47,37 @@ def test_the_page(
         write_tokenizer(tmp_path)
         (tmp_path / "stories.jsonl").write_text('{"text": "the cat sat on the mat"}\n')
     follow(read(page), environment)
+
+
+FETCHED = {"AtariDQN", "GenDGRL", "OpenML", "Roboset", "VD4RL"}
+"""Sources whose hosts have no toy here: the catalogue has the dataset, and the class takes the arguments."""
+
+
+@pytest.mark.parametrize("name", slow_but({"DatasetMixture"}.__contains__, EXAMPLES))
+def test_an_example_of_a_class(
+    name: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    calls: list[object] = ["the class itself"]
+    if name.removesuffix("ExperienceReplay") in FETCHED or name == "TokenizedDatasetLoader":
+        calls.clear()
+        made = inspect.signature(getattr(offline_data, name))
+        names = getattr(getattr(offline_data, name), "available_datasets", None)
+
+        def call(*given: object, **options: object) -> None:
+            calls.append(made.bind(*given, **options))
+            assert names is None or given[0] in names
+
+        for module in (offline_data, offline_data.torchrl):
+            monkeypatch.setattr(module, name, call, raising=False)
+    if name.endswith("Tokenizer"):
+        pytest.importorskip("transformers")
+        (tmp_path / "gpt2").mkdir()
+        write_chat_tokenizer(tmp_path / "gpt2")
+    follow(f"```python\n{EXAMPLES[name]}```\n", environment)
+    assert calls != []
+    assert name in EXAMPLES[name]
 
 
 def test_the_lines_that_help_begins_with(

@@ -73,7 +73,7 @@ def navigation() -> list[Any]:
         {"Datasets": ["sources/index.md", *({name: source(name)} for name in sources.FACTS)]},
         {"Commands": ["commands/index.md", *({panel: pages} for panel, pages in verbs.items())]},
         {"Rules": ["rules.md", *(path for path in made if path.startswith("rules/"))]},
-        {"Python": ["python/index.md", *map(reference.path_of, reference.GROUPS)]},
+        {"Python": ["python/index.md", *reference.navigation()]},
         {"On-disk layout": "on-disk-layout.md"},
         {"How fast": "how-fast.md"},
         {"Migrating": "migrate.md"},

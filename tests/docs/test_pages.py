@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import collections
+import inspect
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from docs.generate import commands, figures, hook, reference, rules, sources
+import offline_data
+from docs.generate import commands, docstrings, figures, hook, reference, rules, sources
 from offline_data.analysis.checks.reference import rule_texts
 from offline_data.analysis.checks.rules.files import advisories
 from offline_data.formats.registry import iter_catalogs, source_names
@@ -99,15 +103,48 @@ def test_every_rule_with_bad_and_good_data(pages: dict[str, str]) -> None:
 
 def test_every_public_name_once(pages: dict[str, str]) -> None:
     listed = collections.Counter(
-        name for group in reference.GROUPS.values() for name in group["names"].split()
+        name for title in reference.GROUPS for name in reference.names_of(title) if "." not in name
     )
     assert_none(
         sorted(listed - collections.Counter(reference.public_names()))
         + sorted(collections.Counter(reference.public_names()) - listed),
         "name each public name of offline_data/__init__.pyi once in a group of docs/generate/reference.yml",
     )
-    text = "".join(page for path, page in pages.items() if path.startswith("python/"))
-    assert all(f"\n::: offline_data.{name}\n" in text for name in listed)
+    for title in reference.GROUPS:
+        for name in reference.names_of(title):
+            page = pages[reference.page_of(name, title)]
+            assert f"\n::: offline_data.{name}\n" in page
+            assert name in listed or name.partition(".")[2] in pages["python/Dataset.md"]
+            assert name not in listed or name.islower() or page.count(":::") == 1
+
+
+EXAMPLE = re.compile("^(Examples?:|```python)$", re.MULTILINE)
+
+
+def docstring(class_: type) -> str:
+    """Return the docstring in the source; tensorclasses have another in memory."""
+    (node,) = ast.parse(dedent(inspect.getsource(class_))).body
+    assert isinstance(node, ast.ClassDef)
+    return ast.get_docstring(node) or ""
+
+
+def test_the_page_of_a_class_begins_with_an_example(pages: dict[str, str]) -> None:
+    classes = [name for name in reference.public_names() if name[0].isupper()]
+    documented = {
+        name for name in classes if EXAMPLE.search(docstring(getattr(offline_data, name)))
+    }
+    assert_none(
+        set(classes) - documented - reference.EXAMPLES.keys(),
+        "give these classes an example, in the docstring or in docs/generate/examples.yml",
+    )
+    assert not reference.EXAMPLES.keys() - set(classes)
+    for name in reference.EXAMPLES:
+        assert pages[f"python/{name}.md"].startswith(f"# {name}\n\n```python\n")
+    first = docstrings.example_first(
+        "Add.\n\nArgs:\n    a: One.\n\nExample:\n    >>> add(1)\n    2\n"
+    )
+    assert first == "Add.\n\nExamples:\n    >>> add(1)\n    2\n\nArgs:\n    a: One."
+    assert docstrings.example_first("Add.\n\nArgs:\n    a: One.") == "Add.\n\nArgs:\n    a: One."
 
 
 def test_the_navigation_has_every_page_and_no_other(pages: dict[str, str]) -> None:

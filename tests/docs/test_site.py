@@ -25,10 +25,12 @@ __all__ = ["chromium"]
 ROOT = Path(__file__).parents[2]
 LARGEST = 1_000_000
 """Bytes of a page."""
+TALLEST = 6000
+"""Pixels of a page of the reference of Python, 1,280 wide."""
 
 PAGES = (
     "", "sources/d4rl/", "sources/openx-datasets/", "commands/download/", "rules/", "rules/RL004/",
-    "python/samplers/", "how-fast/", "on-disk-layout/", "recipes/iql/",
+    "python/Dataset/", "python/check/", "how-fast/", "on-disk-layout/", "recipes/iql/",
 )  # fmt: skip
 """A page of each type."""
 
@@ -151,6 +153,19 @@ def test_the_search_has_guides_before_catalogues(site: Path) -> None:
     assert len(below) > 1000
     assert {one.get("boost", 1) for one in below} == {0.2}
     assert {one.get("boost", 1) for one in entries if one not in below} == {1}
+
+
+def test_pages_of_python_are_short(chromium: Any, address: str, site: Path) -> None:
+    names = sorted(path.parent.name for path in site.glob("python/*/index.html"))
+    assert len(names) > 60
+    heights = {}
+    for name in names:
+        shown = Browser(chromium, f"{address}python/{name}/", width=1280, theme="light")
+        heights[name] = shown("document.querySelector('.md-content').offsetHeight")
+    tall = {name: height for name, height in heights.items() if height > TALLEST}
+    assert tall == {}, (
+        "divide groups of docs/generate/reference.yml, or name methods of a class there"
+    )
 
 
 def test_a_command_is_copied_without_its_prompt(chromium: Any, address: str) -> None:
