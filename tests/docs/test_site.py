@@ -170,13 +170,13 @@ def test_pages_of_python_are_short(chromium: Any, address: str, site: Path) -> N
 
 def test_a_command_is_copied_without_its_prompt(chromium: Any, address: str) -> None:
     shown = Browser(chromium, address + "commands/download/", width=1280, theme="light")
-    copied = shown("""(() => {
+    text, copied = shown("""
         const code = document.querySelector(".highlight code:has(.gp)");
         code.setAttribute("data-md-copying", "");  // as the theme's button does before it reads
         return [code.textContent, code.innerText];
-    })()""")
-    assert copied[0].startswith("$ offline-data download ")
-    assert copied[1].startswith("offline-data download ")
+    """)
+    assert text.startswith("$ offline-data download ")
+    assert copied.startswith("offline-data download ")
 
 
 def test_the_search_finds_datasets_and_rules(site: Path) -> None:
