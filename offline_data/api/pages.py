@@ -120,13 +120,9 @@ def browse(
         ...     urllib.request.urlopen(pages.url).status
         200
     """
-    from functools import partial
-
     from offline_data.reports.pages.browse import DatasetServer
-    from offline_data.text.decoder import find_decoder
 
-    chosen = settings_of(root, settings)
-    found = Browser(DatasetServer(chosen, port, partial(find_decoder, chosen.root)))
+    found = Browser(DatasetServer(settings_of(root, settings), port))
     if open_browser:
         webbrowser.open(found.url)
     return found

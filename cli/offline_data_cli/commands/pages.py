@@ -3,7 +3,6 @@
 import os
 import re
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -173,12 +172,10 @@ def browse(
     import typer
 
     from offline_data.reports.pages.browse import DatasetServer
-    from offline_data.text.decoder import find_decoder
 
     if marks is not None:
         say(_add_marks(context, marks))
-    decoder_of = partial(find_decoder, context.settings.root)
-    with DatasetServer(context.settings, port, decoder_of) as server, suppress(KeyboardInterrupt):
+    with DatasetServer(context.settings, port) as server, suppress(KeyboardInterrupt):
         say(f"Datasets of {context.settings.root}: {server.url}")
         say("Ctrl-C stops the server.")
         if not no_open and stderr_is_terminal():

@@ -59,9 +59,9 @@ from offline_data.reports.pages.viewer import (
     viewer_page,
 )
 from offline_data.store.library import Entry, list_datasets, list_local
-from offline_data.store.manifest import Manifest
 from offline_data.store.marks import read_marks, write_marks
 from offline_data.store.reader import open_reader
+from offline_data.text.decoder import find_decoder
 
 _T = TypeVar("_T")
 
@@ -96,19 +96,12 @@ class DatasetServer(ThreadingHTTPServer):
     """Serves pages until `shutdown` is called, or `serve_forever` is interrupted.
 
     Shows the datasets of the root of `settings`. `port` is one of the loopback address, 0: any free
-    one; raises `AccessError` if it cannot be used. `find_decoder` returns what turns tokens of a
-    dataset into text, if it is on this disk.
+    one; raises `AccessError` if it cannot be used.
     """
 
     daemon_threads = True
 
-    def __init__(
-        self,
-        settings: Settings,
-        port: int = 0,
-        find_decoder: Callable[[Manifest], Decode | None] = lambda _: None,
-    ) -> None:
-        self.find_decoder = find_decoder
+    def __init__(self, settings: Settings, port: int = 0) -> None:
         self.settings, self.token = settings, secrets.token_urlsafe(24)
         self._computing = defaultdict[str, threading.Lock](threading.Lock)
         self._computed = dict[tuple[str, ...], Any]()
@@ -137,6 +130,10 @@ class DatasetServer(ThreadingHTTPServer):
             if str(entry.id) == dataset:
                 return entry
         raise NotFoundError(f"There is no dataset {dataset} under {self.settings.root}")
+
+    def decoder(self, entry: Entry) -> Decode | None:
+        """Return what turns the tokens of a dataset into text, if it is on this disk."""
+        return find_decoder(self.settings.root, entry.manifest)
 
     def compute_once(self, part: str, entry: Entry, compute: Callable[[], _T]) -> _T:
         """Return a part of a dataset's page that takes long, computed once, one dataset at a time."""
@@ -180,9 +177,7 @@ class _DatasetHandler(BaseHTTPRequestHandler):
             self._refuse("Open the address that `offline-data browse` printed.")
         elif address.path != "/part/marks":
             self._refuse_method()
-        elif (
-            self.headers.get("Content-Type") != "application/json"
-        ):  # as no form of another page can
+        elif self.headers.get("Content-Type") != "application/json":  # which no form can send
             self._fail(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected application/json.")
         elif not (length.isascii() and length.isdigit() and int(length) <= _MOST_POSTED):
             self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Expected the mark of one episode.")
@@ -309,7 +304,7 @@ def _dataset_page(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     if data["kind"] == "text":
         documents = server.compute_once("documents", entry, lambda: ShownDocuments.of(reader))
         listed = np.arange(min(len(documents.lengths), _MOST_LISTED))
-        decode = server.find_decoder(entry.manifest)
+        decode = server.decoder(entry)
         data["columns"] = document_table(documents, len(listed), decode)
         data["unmarked"] = not documents.are_episodes
     else:
@@ -358,7 +353,7 @@ def _document_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
     entry = server.entry(query.get("id", ""))
     reader = open_reader(entry.path)
     documents = server.compute_once("documents", entry, lambda: ShownDocuments.of(reader))
-    decode = server.find_decoder(entry.manifest)
+    decode = server.decoder(entry)
     return documents.show(_number(query, "number"), decode).encode()
 
 
@@ -369,7 +364,7 @@ def _leaves_part(server: DatasetServer, query: Mapping[str, str]) -> bytes:
         reader = open_reader(entry.path)
         schema = as_html((element("h3", "Schema"), render(schema_table(entry_info(entry)))))
         if is_text(reader):
-            decoded = server.find_decoder(entry.manifest) is not None
+            decoded = server.decoder(entry) is not None
             return as_html((ShownDocuments.of(reader).summary(decoded=decoded), schema))
         return as_html((leaf_parts(reader, dataset_stats(reader), 0), schema))
 

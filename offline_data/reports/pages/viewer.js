@@ -26,7 +26,7 @@ class Frames {
   // Ask for the frames of a step, and of `ahead` chunks after it.
   async want(step, length, ahead = 0) {
     const { viewer, number } = this;
-    if (!viewer.data.served || viewer.film.live.every(camera => viewer.film.played(number, camera))) return;
+    if (!viewer.data.served || viewer.film.cameras.every(camera => viewer.film.played(number, camera))) return;
     const last = Math.floor((length - 1) / CHUNK);
     for (let chunk = Math.floor(step / CHUNK), to = Math.min(last, chunk + ahead); chunk <= to; chunk++) {
       if (this.asked.has(chunk)) continue;
@@ -54,12 +54,12 @@ async function ask(address, options) {
 
 class Film {
   constructor(viewer) {
-    Object.assign(this, { viewer, place: one("#cameras"), camera: null, dead: {}, kept: new Map(), side: 320 });
+    Object.assign(this, { viewer, place: one("#cameras"), camera: null, kept: new Map(), side: 320 });
     new ResizeObserver(() => { this.pack(); this.strip(); }).observe(one("#film"));
     document.addEventListener("fullscreenchange", () => this.pack());
   }
 
-  get live() { return this.viewer.data.cameras.filter(camera => !(camera.key in this.dead)); }
+  get cameras() { return this.viewer.data.cameras.filter(camera => !(camera.key in (this.viewer.data.black ?? {}))); }
 
   // Of this episode, the one it is compared with, and the next one.
   frames(number, episode) {
@@ -73,12 +73,12 @@ class Film {
   }
 
   build() {
-    const { viewer, live } = this, shown = viewer.pinned === null ? [viewer.number] : [viewer.number, viewer.pinned];
-    this.tiles = shown.flatMap(number => live.map((camera, place) => {
+    const { viewer, cameras } = this, shown = viewer.pinned === null ? [viewer.number] : [viewer.number, viewer.pinned];
+    this.tiles = shown.flatMap(number => cameras.map((camera, place) => {
       const played = this.played(number, camera);
       const image = played ? this.video(number, camera) : make("img", { alt: "", width: camera.width, height: camera.height });
       const label = viewer.pinned === null ? camera.label : `${camera.label}, episode ${number}`;
-      const key = live.length > 1 && viewer.pinned === null ? [make("kbd", {}, `${place + 1}`), " "] : [];
+      const key = cameras.length > 1 && viewer.pinned === null ? [make("kbd", {}, `${place + 1}`), " "] : [];
       const button = make("button", { type: "button", class: "camera", "aria-pressed": this.camera === place, title: "Enlarge" }, image, make("span", {}, ...key, label));
       button.onclick = () => this.enlarge(place);
       return { number, camera, image, button, played };
@@ -102,8 +102,8 @@ class Film {
   }
 
   enlarge(place) {
-    this.camera = this.camera === place || place >= this.live.length ? null : place;
-    this.tiles.forEach(({ button, camera }) => button.setAttribute("aria-pressed", this.live.indexOf(camera) === this.camera));
+    this.camera = this.camera === place || place >= this.cameras.length ? null : place;
+    this.tiles.forEach(({ button, camera }) => button.setAttribute("aria-pressed", this.cameras.indexOf(camera) === this.camera));
     this.pack();
     this.viewer.remember();
   }
@@ -131,7 +131,7 @@ class Film {
       this.resolve(wide);
       return;
     }
-    let columns = pinned ? this.live.length : 1;
+    let columns = pinned ? this.cameras.length : 1;
     for (let more = columns + 1; more <= count && !pinned; more++) if (size(more) > size(columns) + 1) columns = more;
     place.style.gridTemplateColumns = `repeat(${columns}, ${Math.max(80, size(columns))}px)`;
     this.resolve(size(columns));
@@ -139,7 +139,7 @@ class Film {
 
   // Frames of a server have about as many pixels as are shown.
   resolve(width) {
-    const most = Math.max(...this.live.map(camera => Math.max(camera.width, camera.height)));
+    const most = Math.max(...this.cameras.map(camera => Math.max(camera.width, camera.height)));
     const side = [160, 320, 640, 1280].find(each => each >= Math.min(most, width * devicePixelRatio)) ?? 1280;
     if (side <= this.side) return;
     this.side = side;
@@ -166,15 +166,15 @@ class Film {
   get ready() { return !this.tiles?.length || this.tiles.every(tile => tile.played) || this.frames(this.viewer.number).has(this.viewer.step); }
 
   async strip() {
-    const box = one(".thumbnails"), { viewer, live } = this, { number } = viewer, episode = viewer.episode;
+    const box = one(".thumbnails"), { viewer, cameras } = this, { number } = viewer, episode = viewer.episode;
     if (!box || !episode || !box.clientWidth) return;
-    const count = Math.min(episode.length, Math.max(4, Math.floor(box.clientWidth / 56))), every = Math.ceil(episode.length / count), key = `${number} ${every} ${live[0].key}`;
+    const count = Math.min(episode.length, Math.max(4, Math.floor(box.clientWidth / 56))), every = Math.ceil(episode.length / count), key = `${number} ${every} ${cameras[0].key}`;
     if (box.dataset.key === key) return;
     box.dataset.key = key;
     const steps = Array.from({ length: Math.ceil(episode.length / every) }, (_, i) => Math.min(episode.length - 1, i * every));
-    let source = step => this.frames(number, episode).at(live[0].key, step);
+    let source = step => this.frames(number, episode).at(cameras[0].key, step);
     if (viewer.data.served) {
-      const query = `&number=${number}&first=0&stop=${episode.length}&every=${every}&side=96&camera=${viewer.data.cameras.indexOf(live[0])}`;
+      const query = `&number=${number}&first=0&stop=${episode.length}&every=${every}&side=96&camera=${viewer.data.cameras.indexOf(cameras[0])}`;
       let found;
       try { [found] = Object.values(await ask(viewer.data.served.frames + query)); } catch { return; }
       if (viewer.number !== number) return;
@@ -223,7 +223,7 @@ class Timeline {
 
   build() {
     const { viewer } = this, { episode, data } = viewer, other = viewer.pinned === null ? null : viewer.loaded.get(viewer.pinned), tracks = [], still = [];
-    if (viewer.film.live.length) tracks.push(make("div", { class: "track" }, make("div", { class: "name empty soft" }, "film"), make("div", { class: "thumbnails" })));
+    if (viewer.film.cameras.length) tracks.push(make("div", { class: "track" }, make("div", { class: "name empty soft" }, "film"), make("div", { class: "thumbnails" })));
     this.shown = [];
     for (const [key, values] of Object.entries(episode.tracks)) {
       const ranges = this.range(key, values), labels = data.tracks.find(track => track.key === key)?.labels ?? values.map(() => "");
@@ -343,7 +343,7 @@ class Viewer {
     this.rate = data.rate ?? RATE;
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
     this.episodes = new Episodes(data);
-    this.film = this.text ? { live: [], build() {}, paint() {}, strip() {}, pack() {} } : new Film(this);
+    this.film = this.text ? { cameras: [], build() {}, paint() {}, strip() {}, pack() {} } : new Film(this);
     this.spread = new Spread(this);
     this.list = new List(this);
     if (!this.text) this.timeline = new Timeline(this);
@@ -363,10 +363,9 @@ class Viewer {
     const fill = found => {
       one("summary", panel).innerHTML = found.line;
       one(".drop", panel).innerHTML = found.panel;
-      this.film.dead = found.dead;
-      this.data.dead = found.dead;
-      this.sayDead();
-      if (Object.keys(found.dead).length && !this.text) { this.film.build(); this.timeline.build(); this.seek(this.step, true); }
+      this.data.black = found.black;
+      this.describeCameras();
+      if (Object.keys(found.black).length && !this.text) { this.film.build(); this.timeline.build(); this.seek(this.step, true); }
     };
     if (findings) fill(findings);
     else if (!served) panel.hidden = true;
@@ -390,11 +389,11 @@ class Viewer {
     }, one("#chips").parentElement, "Measure the episodes");
   }
 
-  sayDead() {
-    const dead = Object.entries(this.data.dead ?? {}).map(([key, why]) => `${key} is not shown: ${why}.`);
+  describeCameras() {
+    const black = Object.entries(this.data.black ?? {}).map(([key, why]) => `${key} is not shown: ${why}.`);
     const notes = (this.data.cameras ?? []).map(({ key, label }) => [label, this.episode?.cameras[key]?.note]).filter(([, note]) => note).map(([label, note]) => `${label}: ${note}.`);
     const rate = this.data.rate ? `${this.data.rate} steps/s.` : `The dataset states no rate: played at ${RATE} steps/s.`;
-    if (one("#said")) one("#said").textContent = [...dead, ...notes, rate].join(" ");
+    if (one("#said")) one("#said").textContent = [...black, ...notes, rate].join(" ");
   }
 
   get episode() { return this.loaded.get(this.number); }
@@ -437,7 +436,7 @@ class Viewer {
       this.seek(step, true);
     }
     this.describe();
-    this.sayDead();
+    this.describeCameras();
     this.list.reveal();
     this.spread.update();
     this.remember();

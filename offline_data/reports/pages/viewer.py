@@ -123,7 +123,7 @@ def frames_data(frames: Frames) -> dict[str, Any]:
 
 
 def findings_data(report: CheckReport) -> dict[str, Any]:
-    """Return the findings of a check: a line, a panel as markup, and the cameras without a picture."""
+    """Return the findings of a check: a line, a panel as markup, and cameras that are always black."""
     named = {"info": "note"}
     counts = [
         element("b", plural(count, named.get(one, one)), class_=one)
@@ -131,12 +131,15 @@ def findings_data(report: CheckReport) -> dict[str, Any]:
         if (count := sum(each.severity == one for each in report.findings))
     ]
     line = as_html((one, ", ") for one in counts[:-1]) + as_html(counts[-1:])
-    black = (one for one in report.findings if (one.code, one.severity) == ("RL050", "error"))
-    dead = {one.leaf: f"{one.message} ({one.code})" for one in black if one.leaf}
+    black = {
+        one.leaf: f"{one.message} ({one.code})"
+        for one in report.findings
+        if one.leaf and (one.code, one.severity) == ("RL050", "error")
+    }
     return {
         "line": line or "No findings",
         "panel": sections.findings(report),
-        "dead": dead,
+        "black": black,
     }
 
 

@@ -93,9 +93,9 @@ class Client:
 
 
 @contextmanager
-def served(root: Path, **options: Any) -> Iterator[Client]:
+def served(root: Path) -> Iterator[Client]:
     """Serve the pages of a root in this process."""
-    with DatasetServer(Settings(root=root, offline=True), **options) as server:
+    with DatasetServer(Settings(root=root, offline=True)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -358,7 +358,7 @@ def test_other_marks_are_refused(
     assert not marks_file(entry.path).exists()
 
 
-def test_documents_are_served(tmp_path: Path) -> None:
+def test_documents_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = write_tokenizer(tmp_path)
     file = tmp_path / "rows.txt"
     file.write_text("".join(f"the cat {n} {HOSTILE * (1 + n)}\n" for n in range(3)))
@@ -366,7 +366,8 @@ def test_documents_are_served(tmp_path: Path) -> None:
     root = tmp_path / "root"
     stored = offline_data.convert(file, "x", source="text", text=options, root=root, progress=False)
     decode = load_tokenizer(str(tokenizer)).decode
-    with served(root, find_decoder=lambda _: decode) as ask:
+    monkeypatch.setattr("offline_data.reports.pages.browse.find_decoder", lambda *_: decode)
+    with served(root) as ask:
         address = "id=" + quote(str(entry_at(stored.path).id), safe="")
         data = data_of(ask("/dataset?" + address).page)
         assert (data["kind"], data["listed"]) == ("text", len(data["columns"][0]["values"]))

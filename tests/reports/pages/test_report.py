@@ -195,7 +195,7 @@ def test_findings_of_hostile_names_are_text(tmp_path: Path) -> None:
     assert not [one for one in panel.all("*") if "onclick" in one.attributes]
 
 
-def test_findings_are_counted_by_severity_and_name_dead_cameras(tmp_path: Path) -> None:
+def test_findings_are_counted_by_severity_and_name_black_cameras(tmp_path: Path) -> None:
     black = replace(
         flat_batch(np.zeros((5, 2))), observations={("pixels",): np.zeros((5, 16, 16, 3), np.uint8)}
     )
@@ -207,8 +207,8 @@ def test_findings_are_counted_by_severity_and_name_dead_cameras(tmp_path: Path) 
     said = [f"{count} {one}{'s' * (count > 1)}" for one, count in counts.items()]
     assert [one.text for one in line.all("b")] == said
     assert said[0] == "2 errors"
-    assert found["dead"].keys() == {"pixels"}
-    assert found["dead"]["pixels"].endswith("(RL050)")
+    assert found["black"].keys() == {"pixels"}
+    assert found["black"]["pixels"].endswith("(RL050)")
     assert "--audit all" in [one.text for one in panel.all("code")]
     assert "`" not in panel.text
 
