@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from offline_data.base.errors import NotFoundError
 from offline_data.base.plurals import plural
-from offline_data.document import text
 from offline_data.document.blocks import Field, Fields
 from offline_data.document.html import Document
 from offline_data.document.values import format_nested
@@ -22,7 +21,7 @@ _MOST_ITEMS = 6
 """Items of an array that are shown."""
 
 
-class Transitions(list[dict[str, Any]], Document):
+class Transitions(Document, list[dict[str, Any]]):
     """Transitions as plain values; printed, a line for each feature of each.
 
     Each has the step row `index`, its `episode` and the `step` in it, counted from 0, and `values`
@@ -32,9 +31,6 @@ class Transitions(list[dict[str, Any]], Document):
     def blocks(self) -> list[Fields]:
         """Return the values of each transition."""
         return transition_blocks(self)
-
-    def __repr__(self) -> str:
-        return text.render(self.blocks())
 
 
 def first_transitions(reader: DatasetReader, count: int, episode: int | None = None) -> Transitions:

@@ -24,9 +24,7 @@ class TableColumn:
 
     title: str
     kind: Kind = "text"
-    clip: bool = (
-        False  # whether a terminal and a notebook truncate it, so that a row stays on one line
-    )
+    clip: bool = False  # whether it is truncated, so that a row stays on one line
     keep: bool = False  # whether other columns are omitted before it in a narrow terminal
 
 
@@ -36,9 +34,7 @@ class Table(NamedTuple):
     columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Any]]
     title: str = ""
-    listed: bool = (
-        False  # whether terminals print it as lines, without a header; see `text.lines_of`
-    )
+    listed: bool = False  # whether terminals print it as lines; see `text.lines_of`
     more: int = 0  # rows that are left out
 
     def first(self, count: int) -> Table:

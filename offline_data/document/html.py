@@ -16,9 +16,7 @@ from offline_data.document.values import capitalize, human
 _VOID = frozenset({"br", "img", "input", "link", "meta"})  # elements without an end tag
 
 _LONGEST = 10_000  # maximum length of a text in characters
-_CLIPPED = (
-    80  # characters of a text in a table of a notebook, whose `title` has up to ten times as many
-)
+_CLIPPED = 80  # characters of a clipped text in a notebook; its `title` has ten times as many
 _MOST_ROWS = 60  # rows of a table in a notebook
 
 # Control characters, bidirectional overrides and lone surrogates.
