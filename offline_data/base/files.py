@@ -370,18 +370,18 @@ def check_relative(path: str, what: str = "A raw file") -> str:
         'door/main_data.hdf5'
     """
     parts = path.split("/")
-    if (
-        any(part in {"", ".", ".."} for part in parts)
-        or any(c in path for c in "\\\0\n")
-        or len(path.encode(errors="replace")) > _LONGEST_PATH
-        or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts)
-        or not is_unicode(path)
-    ):
-        raise IntegrityError(
-            f"{what} is named {path[:200]!r}: expected a relative path without empty or `..` parts",
-            hint="the source's list is damaged or hostile; nothing was written",
-        )
-    return path
+    if any(part in {"", ".", ".."} for part in parts):
+        expected = "a relative path without empty or `..` parts"
+    elif any(c in path for c in "\\\0\n") or not is_unicode(path):
+        expected = "UTF-8 without backslashes, line breaks and NUL"
+    elif len(path.encode()) > _LONGEST_PATH or any(len(p.encode()) > _LONGEST_NAME for p in parts):
+        expected = f"at most {_LONGEST_PATH:,} bytes, and {_LONGEST_NAME} in each part"
+    else:
+        return path
+    raise IntegrityError(
+        f"{what} is named {path[:200]!r}: expected {expected}",
+        hint="the source's list is damaged or hostile; nothing was written",
+    )
 
 
 def is_file(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from offline_data.base.errors import FormatError
@@ -48,6 +49,11 @@ class Skipped:
     """The file and the place in it."""
     reason: str
     """The defect, as in the error without `--skip-bad-episodes`."""
+
+    @classmethod
+    def of(cls, path: Path, error: FormatError, place: str = "") -> Skipped:
+        """Return what an error about a file says, without its folder, which is this machine's."""
+        return cls(f"{path.name}{place}", error.message.replace(str(path), path.name))
 
 
 def next_of(key: Key) -> Key:

@@ -102,7 +102,10 @@ def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
         if len(raw) < length:
             raise ValueError("it is cut short")
         text = raw.decode("latin-1" if major < 3 else "utf-8")
-        fields = ast.literal_eval(text.replace("L,", ",").replace("L)", ")"))  # of Python 2
+        try:
+            fields = ast.literal_eval(text.replace("L,", ",").replace("L)", ")"))  # of Python 2
+        except (ValueError, SyntaxError):  # which show the address of an object
+            fields = None
         if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
             raise ValueError("its header is not that of an array")
         shape = fields["shape"]

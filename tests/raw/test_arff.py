@@ -137,10 +137,9 @@ def test_bad_rows_are_named_or_left_out(file: Path, name: str) -> None:
     assert rows_of(file, skip_bad=True) == [[7.0, "low", "x"], [9.0, "high", "x"]]
     (skipped,) = [one for block in open_arff(file).blocks(skip_bad=True) for one in block.skipped]
     assert skipped.where == "data.arff, line 10"
-    reason = skipped.reason.replace(str(file.parent), "FOLDER")
-    assert (
-        f"FormatError: {reason} | --skip-bad-episodes leaves it out" == REFUSALS.known["rows"][name]
-    )
+    # without its folder, which a manifest does not name
+    reason = f"FormatError: {skipped.reason} | --skip-bad-episodes leaves it out"
+    assert reason == REFUSALS.known["rows"][name].replace("FOLDER/", "")
 
 
 ONE_NUMBER = b"@relation x\n@attribute a real\n@data\n1\n"

@@ -207,7 +207,7 @@ class _Rows:
             yield Block(self.read(lines, first))
         except FormatError as error:
             if len(lines) == 1:
-                yield Block([], (Skipped(f"{self._path.name}, line {first}", error.message),))
+                yield Block([], (Skipped.of(self._path, error, f", line {first}"),))
                 return
             half = len(lines) // 2
             yield from self.read_good(lines[:half], first)

@@ -104,7 +104,7 @@ class NpzEpisodes(RandomAccess):
                 if not skip_bad:
                     others = (partial(Header.of, other) for other in files[number + 1 :])
                     raise with_place(error, path.name, skip_hint(number, others)) from error
-                skipped.append(Skipped(path.name, error.message))
+                skipped.append(Skipped.of(path, error))
         if not found:
             raise FormatError(
                 f"None of the {plural(len(files), 'file')} can be read: {skipped[0].reason}"
