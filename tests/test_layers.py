@@ -58,9 +58,6 @@ ONE_FILE = {"torchrl", "gymnasium", "isal", "deflate", "ray", "matplotlib", "av"
 
 TORCH = {"torch", "tensordict", "torchrl"}
 
-TRAINS = "cli/offline_data_cli/cartpole.py"
-"""What `demo` trains, as a script of a user does."""
-
 BRING_TORCH = (
     *(
         "offline_data/rows/",
@@ -213,7 +210,6 @@ def test_torch_stays_in_the_buffers() -> None:
         if _top(found) in TORCH
         and _package(found.file) not in {"rows", "buffers", "torchrl", "agilerl", "testing", "text"}
         and not found.file.startswith("offline_data/pipeline/preprocess/")
-        and found.file != TRAINS
     ]
     assert_none(wrong, "use numpy here; tensors are made in rows, buffers, preprocess and text")
 

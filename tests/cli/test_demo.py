@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -88,6 +88,23 @@ def test_the_image_shows_the_state() -> None:
         rows, columns = np.nonzero((image == cartpole._POLE).all(-1))
         top = rows == rows.min()
         assert columns[top].mean() == pytest.approx(48 + 20 * position + 32 * np.sin(angle), abs=1)
+
+
+@pytest.mark.parametrize("played", [5, 300])
+def test_an_interrupted_recording_leaves_no_dataset(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, played: int
+) -> None:
+    left = iter(range(played))
+    lean = cartpole.lean
+
+    def stopped(*seen: Any) -> int:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return lean(*seen)
+
+    monkeypatch.setattr(cartpole, "lean", stopped)
+    assert cli("demo").code == 130
+    assert cli("list", "-q").out == ""
 
 
 def test_it_needs_its_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

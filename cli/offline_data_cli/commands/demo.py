@@ -1,6 +1,7 @@
 """`demo`: a small dataset is recorded, checked, shown and trained on, without a network."""
 
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,20 +78,25 @@ def record(settings: Settings, progress: Progress) -> "Entry":
     import numpy as np
 
     import offline_data
-    from offline_data.store.library import entry_at
+    from offline_data.store.library import entry_at, remove
 
     env = offline_data.Recorder(
         cartpole.make(), NAME, force=True, root=settings.root, progress=progress
     )
-    with env:
-        for seed in range(EPISODES):
-            noise = np.random.default_rng(seed)
-            observation, _ = env.reset(seed=seed)
-            ended = False
-            while not ended:
-                action = cartpole.lean(observation["state"], noise)
-                observation, _, terminated, truncated, _ = env.step(action)
-                ended = terminated or truncated
+    try:
+        with env:
+            for seed in range(EPISODES):
+                noise = np.random.default_rng(seed)
+                observation, _ = env.reset(seed=seed)
+                ended = False
+                while not ended:
+                    action = cartpole.lean(observation["state"], noise)
+                    observation, _, terminated, truncated, _ = env.step(action)
+                    ended = terminated or truncated
+    except BaseException:
+        with suppress(UsageError):  # nothing is published
+            remove(entry_at(env.stored.path))  # the episodes up to here
+        raise
     return entry_at(env.stored.path)
 
 
@@ -102,11 +108,16 @@ def find_defect(
     from offline_data.analysis.checks.formats import CheckOutcome
     from offline_data.analysis.checks.registry import select_rules
     from offline_data.analysis.checks.run import run_checks
+    from offline_data.pipeline.jobs.executors import says_what_is_kept
     from offline_data.pipeline.preprocess.engine import preprocess
     from offline_data.pipeline.preprocess.job import Job, RunOptions
     from offline_data.store.reader import open_reader
 
-    with tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder:
+    again = "run the demo again", False  # the copy is deleted: nothing can be resumed
+    with (
+        tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder,
+        says_what_is_kept(lambda: again, progress),
+    ):
         elsewhere = replace(settings, root=Path(folder))
         job = Job(entry.path, ("shift:action,by=-1",), "late", None, RunOptions())
         late = preprocess(job, elsewhere, progress).path
