@@ -52,8 +52,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # by verb, without the program's name 
     ),
     "explain": ("explain RL020", "explain clip"),
     "rule": ("rule", "rule RL020", "rule constant-feature"),
-    "report": ("report local:mine", "report local:mine local:yours --out both.html"),
-    "compare": ("compare local:mine local:yours --out both.html",),
+    "report": (
+        "report local:mine",
+        "report local:mine --only features",
+        "report local:mine local:yours --out both.html",
+    ),
+    "compare": ("report local:mine local:yours --out both.html",),
     "browse": ("browse", "browse --port 8000 --no-open"),
     "download": (
         "download minari:D4RL/door/human-v2",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,26 @@ def test_a_report_of_one_episode(cli: Cli, toy: Path, tmp_path: Path) -> None:
     assert cli("report", "toy", "--episode", "1", "--out", str(out)).code == 0
     assert b"<title>local:toy@1</title>" in out.read_bytes()
     assert b'"listed":[1]' in out.read_bytes()
+
+
+def test_a_report_of_some_parts(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole.html", tmp_path / "some.html"
+    assert cli("report", "toy", "--out", str(whole)).code == 0
+    some = ("--only", "metadata", "--only", "features", "--out", str(out))
+    assert cli("report", "toy", *some).code == 0
+    assert re.findall(rb'<section id="(\w+)"', out.read_bytes()) == [b"features", b"metadata"]
+    assert out.stat().st_size < whole.stat().st_size
+    cli("cp", "toy", "copy")
+    refused = {
+        ("toy", "--only", "films"): "'films' is not one of episodes, features, findings, metadata",
+        ("toy", "--only", "features", "--episodes", "0:1"): "leaves out the episodes",
+        ("toy", "--only", "episodes", "--episode", "0"): "--episode and --only exclude each other",
+        ("toy", "copy", "--only", "features"): "--only and --tokenizer take one dataset",
+    }
+    for words, said in refused.items():
+        ran = cli("report", *words, "--out", str(tmp_path / "x.html"))
+        assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert not (tmp_path / "x.html").exists()
 
 
 @pytest.mark.parametrize("same", [True, False])

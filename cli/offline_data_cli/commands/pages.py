@@ -3,6 +3,7 @@
 import os
 import re
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,15 @@ Replace = Annotated[bool, option("Replace an existing file.", "--force")]
 Out = Annotated[
     str | None, option("File to write. (default: NAME.html in this folder)", metavar="FILE")
 ]
+
+
+class ReportPart(str, Enum):
+    """Values of `report --only`."""
+
+    episodes = "episodes"
+    features = "features"
+    findings = "findings"
+    metadata = "metadata"
 
 
 def report(
@@ -44,6 +54,13 @@ def report(
             "Episodes that the page plays. (default: outliers, the best, the worst and some at "
             "random, up to 4 MiB)",
             metavar="A:B",
+        ),
+    ] = None,
+    only: Annotated[
+        list[ReportPart] | None,
+        option(
+            "Only this part. episodes, features, findings or metadata; may be repeated.",
+            metavar="PART",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -75,19 +92,23 @@ def report(
         for file, content in picture:
             write_page(name, new_file(str(path.with_name(file)), force), content)
         return write_page(name, path, card_text[1])
-    if len(entries) > 1 and (episode is not None or episodes is not None or tokenizer):
+    if len(entries) > 1 and (episode is not None or episodes is not None or only or tokenizer):
         raise UsageError(
-            "--episode, --episodes and --tokenizer take one dataset", hint="run it for each of them"
+            "--episode, --episodes, --only and --tokenizer take one dataset",
+            hint="run it for each of them",
         )
-    if episode is not None and episodes is not None:
-        raise UsageError("--episode and --episodes exclude each other", hint="remove one of them")
+    if episode is not None and (episodes is not None or only):
+        other = "--only" if only else "--episodes"
+        raise UsageError(f"--episode and {other} exclude each other", hint="remove one of them")
+    if only and episodes is not None and "episodes" not in only:
+        raise UsageError("--only leaves out the episodes of --episodes", hint="--only episodes")
     # names of datasets as those of files
     names = [re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] for entry in entries]
     plain = "-vs-".join(name or "dataset" for name in names)[:120]
     path = new_file(out or f"{plain}{'' if episode is None else f'-{episode}'}.html", force)
     workers = context.settings.workers
     if len(entries) == 1:
-        from offline_data.reports.pages.report import episode_page, report_page
+        from offline_data.reports.pages.report import PARTS, episode_page, report_page
 
         if episode is not None:
             content = episode_page(entries[0], episode)
@@ -97,6 +118,7 @@ def report(
             decode = find_decoder(context.settings.root, entries[0].manifest, tokenizer)
             content = report_page(
                 entries[0],
+                only=only or PARTS,
                 episodes=_numbers(entries[0], episodes),
                 workers=workers,
                 progress=context.progress,

@@ -27,19 +27,19 @@ def plot(
     out: Annotated[
         str | None,
         option(
-            "Write a .png, .svg or .pdf figure, or an .html report. (default: draw in the terminal)",
+            "Write a .png, .svg or .pdf figure. (default: draw in the terminal)",
             metavar="FILE",
         ),
     ] = None,
     leaf: Annotated[
-        str | None, option("Draw only this leaf, or return or length.", metavar="NAME")
+        str | None, option("Draw only this feature, or return or length.", metavar="NAME")
     ] = None,
     kind: Annotated[
         PictureKind | None,
         option("Draw only this: histogram, range, curve or coverage.", metavar="KIND"),
     ] = None,
     list_: Annotated[
-        bool, option("List the leaves and kinds of pictures that can be drawn.", "--list")
+        bool, option("List the features and kinds of pictures that can be drawn.", "--list")
     ] = False,
     force: Replace = False,
 ) -> Result:
@@ -77,12 +77,12 @@ def view(
     out: Annotated[
         str | None,
         option(
-            "Write .mp4, .gif or .html. (default: NAME-EPISODE.mp4 here)",
+            "Write .mp4 or .gif. (default: NAME-EPISODE.mp4 here)",
             metavar="FILE",
         ),
     ] = None,
     leaf: Annotated[
-        str | None, option("Image leaf to show. (default: the first)", metavar="KEY")
+        str | None, option("Image feature to show. (default: the first)", metavar="KEY")
     ] = None,
     fps: Annotated[
         float | None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from offline_data.base.files import human_bytes
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.document.html import Html, as_html, element, render
-from offline_data.reports.pages.distributions import leaf_parts
+from offline_data.reports.pages import sections
+from offline_data.reports.pages.distributions import chart_of, leaf_parts, of_episodes
 from offline_data.reports.pages.episodes import example_episodes, read_episode
+from offline_data.reports.pages.page import page, section
 from offline_data.reports.pages.table import document_table, episode_table, quality_table
 from offline_data.reports.pages.texts import Decode, ShownDocuments, is_text
 from offline_data.reports.pages.viewer import (
@@ -33,12 +35,18 @@ from offline_data.store.library import Entry
 from offline_data.store.marks import read_marks
 from offline_data.store.reader import DatasetReader, open_reader
 
+if TYPE_CHECKING:
+    from offline_data.analysis.checks.finding import CheckReport
+    from offline_data.analysis.info import DatasetInfo
+
 # Bytes of the episodes in a report. Its table and charts are bounded, too: a report of a dataset with
 # fewer than a few hundred leaves takes at most about 8 MiB.
 EPISODES_BYTES, LARGEST_BYTES = 4 << 20, 64 << 20  # by default, and where they are chosen
 _LEAST_EPISODES = 12  # among which the bytes of pictures are divided
 
 MOST_LISTED = 10_000  # episodes in the table of a report
+
+PARTS = frozenset({"episodes", "features", "findings", "metadata"})  # of a report
 
 # Bytes of the pictures of a page of one episode, their number for each camera, and their longer
 # side: so that the page can be mailed.
@@ -48,6 +56,7 @@ EPISODE_BYTES, EPISODE_FRAMES, EPISODE_SIDE = 12 << 20, 600, 320
 def report_page(
     entry: Entry,
     *,
+    only: Collection[str] = PARTS,
     episodes: Sequence[int] | None = None,
     workers: int = 1,
     progress: Progress = SILENT,
@@ -58,16 +67,19 @@ def report_page(
 
     The page loads nothing, and names no folder of this machine. It plays `episodes`, with fewer
     frames if they are many; None: outliers, the best and worst by return and others at random, as
-    many as fit `budget` bytes; of chosen ones as many as fit `LARGEST_BYTES`. `decode` turns tokens of a text dataset into text; None: their
-    numbers are shown. Raises `ManifestError` or `FormatError` if a file is missing or damaged,
-    `NotFoundError` without such an episode.
+    many as fit `budget` bytes; of chosen ones as many as fit `LARGEST_BYTES`. `decode` turns tokens
+    of a text dataset into text; None: their numbers are shown. `only` are the `PARTS` to compute;
+    episodes bring metadata with them. Raises `ManifestError` or `FormatError` if a file is missing
+    or damaged, `NotFoundError` without such an episode.
     """
-    reader = open_reader(entry.path)
-    info = entry_info(entry)
-    found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
+    reader, info, found = open_reader(entry.path), entry_info(entry), None
+    if "findings" in only:
+        found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
+    if "episodes" not in only:
+        return _sections(reader, info, found, only, decode, progress)
     data = {
         **dataset_data(reader, info),
-        "findings": findings_data(found),
+        **({"findings": findings_data(found)} if found is not None else {}),
         "marks": marks_data(read_marks(entry.path, entry.manifest)),
     }
     most = budget if episodes is None else LARGEST_BYTES
@@ -79,9 +91,9 @@ def report_page(
         listed = np.arange(min(count, MOST_LISTED))
         table = document_table(documents, len(listed), decode)
         data["unmarked"] = not documents.are_episodes
-        leaves = as_html((documents.summary(decoded=decode is not None), _schema(info)))
+        charts = documents.summary(decoded=decode is not None) if "features" in only else None
     else:
-        stats = dataset_stats(reader, progress)
+        stats = dataset_stats(reader, progress) if "features" in only else None
         quality, count = episode_quality(reader, progress), reader.episode_count
         numbers = episodes or example_episodes(reader, quality)
         each = budget // max(_LEAST_EPISODES, len(episodes or ()))
@@ -92,12 +104,11 @@ def report_page(
         shown = _embed(numbers, read, most)
         listed = _listed(reader, shown, quality.order("outliers"))
         table = [*episode_table(reader, listed), *quality_table(quality, listed)]
-        middle = next(iter(shown))
-        leaves = as_html((leaf_parts(reader, stats, middle), _schema(info)))
+        charts = None if stats is None else leaf_parts(reader, stats, next(iter(shown)))
     return viewer_page(
         info,
         {**data, "listed": listed.tolist(), "columns": table, "shown": shown},
-        leaves=leaves,
+        leaves=as_html((charts, _schema(info))),
         note=_said(len(shown), len(listed), count, chosen=episodes is None),
     )
 
@@ -124,6 +135,35 @@ def episode_page(entry: Entry, number: int, *, budget: int | None = None) -> byt
         "shown": {number: episode_data(shown)},
     }
     return viewer_page(info, data, leaves=_schema(info), note=size)
+
+
+def _sections(
+    reader: DatasetReader,
+    info: DatasetInfo,
+    found: CheckReport | None,
+    only: Collection[str],
+    decode: Decode | None,
+    progress: Progress,
+) -> bytes:
+    """Return a page of `PARTS` other than the episodes."""
+    parts: dict[str, Html] = {}
+    if "features" in only and is_text(reader):
+        documents = ShownDocuments.of(reader)
+        parts["Features"] = as_html((documents.summary(decoded=decode is not None), _schema(info)))
+    elif "features" in only:
+        stats = dataset_stats(reader, progress)
+        episodes = element("div", map(chart_of, of_episodes(reader, stats)), class_="grid")
+        leaves = leaf_parts(reader, stats, next(example_episodes(reader)))
+        parts["Features"] = as_html((episodes, leaves, _schema(info)))
+    if found is not None:
+        parts["Findings"] = sections.findings(found)
+    if "metadata" in only:
+        parts["Metadata"] = as_html((sections.description(info), sections.metadata(info)))
+    return page(
+        str(info.id),
+        (section(name.lower(), name, content) for name, content in parts.items()),
+        links=[(f"#{name.lower()}", name) for name in parts],
+    )
 
 
 def _embed(numbers: Iterable[int], read: Callable[[int], Any], most: int) -> dict[int, Any]:

@@ -425,7 +425,7 @@ class Viewer {
     for (const part of all(".transport, #timeline, #cameras, #said, #constant, #notes, #document")) part.hidden = missing;
     one("#missing").hidden = !missing;
     if (missing) {
-      const { id } = this.data, view = this.text ? [] : [make("code", {}, `offline-data view ${id} ${number}`), " writes it to a file; "];
+      const { id } = this.data, view = this.text ? [] : [make("code", {}, `offline-data report ${id} --episode ${number}`), " writes it to a file; "];
       one("#missing").replaceChildren(`${this.text ? "Document" : "Episode"} ${number} is not in this file. `, ...view, make("code", {}, "offline-data browse"), " shows all.");
     } else if (this.text) one("#document").innerHTML = found;
     else {

@@ -18,7 +18,7 @@ from offline_data.base.files import human_bytes
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD
 from offline_data.reports.pages.compare import compare_page
-from offline_data.reports.pages.report import episode_page, report_page
+from offline_data.reports.pages.report import PARTS, episode_page, report_page
 from offline_data.store.library import Entry, entry_at
 from offline_data.store.marks import write_marks
 from offline_data.store.reader import open_reader
@@ -318,6 +318,50 @@ def test_odd_datasets_have_a_report(tmp_path: Path, batch: EpisodeBatch) -> None
     both = parse(compare_page([entry, entry])).all("section", id="distributions")[0]
     assert "all identical." in both.text
     assert not charts(both)
+
+
+WORK = {
+    "episodes": {"episode_quality", "read_episode", "episode_table"},
+    "features": {"dataset_stats", "leaf_parts"},
+    "findings": {"run_checks"},
+    "metadata": set[str](),
+}
+
+
+@pytest.mark.parametrize("part", WORK)
+def test_only_a_part_is_that_of_the_whole_report_and_the_rest_is_not_computed(
+    part: str,
+    rich: Entry,
+    report: Element,
+    data: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert {*WORK} == PARTS
+    for name in set.union(*WORK.values()) - WORK[part]:
+        monkeypatch.setattr(
+            f"offline_data.reports.pages.report.{name}", lambda *_, **__: pytest.fail("computed")
+        )
+    page = parse(report_page(rich, only=[part]))
+    if part == "episodes":
+        kept = {key: value for key, value in data.items() if key != "findings"}
+        assert data_of(page) == kept
+        assert leaves(page).all("h3")[0].text == "Schema"
+        return
+    (section,) = page.all("section", id=part)
+    assert page.all("section") == [section]
+    assert not page.all("div", id="data")
+    if part == "features":
+        whole, lengths = charts(leaves(report)), charts(section)["length"]
+        assert charts(section) == whole | {
+            key: charts(section)[key] for key in ("return", "length", "next/reward")
+        }
+        assert sum(lengths["series"][0]["values"]) == len(LENGTHS)
+        assert section.text.endswith(leaves(report).text.rpartition("Schema")[2])
+    elif part == "findings":
+        assert section.text == "Findings" + parse(data["findings"]["panel"]).text
+    else:
+        (metadata,) = report.all("details", id="about")
+        assert section.text == metadata.text
 
 
 def test_one_episode_is_a_page_that_states_its_size(

@@ -12,7 +12,7 @@ import offline_data
 from offline_data.base.errors import UsageError
 from offline_data.formats.options import TextOptions
 from offline_data.reports.pages.report import episode_page, report_page
-from offline_data.store.library import entry_at
+from offline_data.store.library import entry_at, list_datasets
 from offline_data.text.tokenizer import load_tokenizer
 from tests.pipeline.ingest.here import conversions_start_no_process
 from tests.reports.pages.conftest import HOSTILE
@@ -75,6 +75,12 @@ def test_prompt_and_completion_stand_apart(tmp_path: Path, tokenizer: Path) -> N
     assert "12 documents; 0 of 12 documents cut off (0 %)." in summary.text
     assert set(charts(summary)) == {"tokens of a document", "tokens of a prompt"}
     assert sum(charts(summary)["tokens of a document"]["series"][0]["values"]) == 12
+    (entry,) = list_datasets(tmp_path / "root")
+    for part, with_features in (("features", True), ("episodes", False)):
+        some = parse(report_page(entry, only=[part], decode=lambda _: ""))
+        assert bool(charts(some)) == with_features
+        assert "Schema" in some.text
+        assert bool(some.all("div", id="data")) != with_features
     data = data_of(page)
     assert (data["kind"], data["tracks"][:-1], data["cameras"]) == ("text", [], [])
     stated = [parse(data["shown"][str(n)]).all("small")[0].text for n in range(len(ROWS))]
