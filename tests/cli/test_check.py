@@ -208,8 +208,8 @@ def test_rules_are_explained(cli: Cli) -> None:
     assert rows.keys() == rule_texts().keys()
     assert rows["RL020"][1:3] == ["non-finite-values", "error"]
     shown = cli("rule", "constant-feature").out
-    assert shown.startswith("RL021 constant-feature, warning\n\nA dimension of a feature has the same")
-    assert "hint: drop the feature" in shown
+    assert shown.startswith("RL021 constant-feature, warning\n\nA dimension of a feature has")
+    assert "hint: drop the dimension" in shown
     assert cli("rule", "RL02", "-q").out == "RL020\nRL021\nRL022\nRL023\n"
     assert cli("rule", "RL000", "--json").json[0]["name"] == "rule-failed"
 

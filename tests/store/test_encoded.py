@@ -172,9 +172,7 @@ class TestSpoiled:
         restate(folder)
         one = pixels(folder)
         np.testing.assert_array_equal(one[2], pictures(3)[2])
-        told = (
-            rf"feature 'observation/pixels' .*, row 5, is said to be bytes {values[0]} to {values[1]}"
-        )
+        told = rf"feature 'observation/pixels' .*, row 5, is said to be bytes {values[0]} to {values[1]}"
         with pytest.raises(FormatError, match=told):
             one[5]
         assert [problem.file for problem in verify(folder)] == [FILE]
