@@ -137,7 +137,7 @@ def test_stats_of_each_number(cli: Cli, toy: Path) -> None:
         row[0].startswith("observation/state[") for row in cli("stats", "local:toy").rows
     )
     rows = cli("stats", "local:toy", "--features").rows
-    assert ["FEATURE", "FINITE", "MIN", "MAX", "MEAN", "STD"] in rows
+    assert ["DIMENSION", "FINITE", "MIN", "MAX", "MEAN", "STD"] in rows
     (last,) = [row for row in rows if row[0] == "observation/state[2]"]
     assert last[:4] == ["observation/state[2]", "5", "1001.0", "2003.0"]
     assert float(last[5]) == pytest.approx(statistics.pstdev(states))
