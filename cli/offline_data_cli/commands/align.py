@@ -18,7 +18,7 @@ def align(
     dataset: Dataset,
     pair: Annotated[
         list[str] | None,
-        option("Also compare two observations; may be repeated.", metavar="FEATURE:FEATURE"),
+        option("Also compare two observation features; may be repeated.", metavar="KEY:KEY"),
     ] = None,
     rows: Annotated[int, count("Rows to read, of episodes in random order.")] = 50_000,
     seed: Annotated[int, option("Seed of the order and of the bootstrap.", metavar="N")] = 0,

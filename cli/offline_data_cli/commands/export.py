@@ -57,7 +57,7 @@ def export(
     ] = None,
     observation: Annotated[
         str | None,
-        option("d4rl, d3rlpy, ogbench: the observation to write.", metavar="FEATURE"),
+        option("d4rl, d3rlpy, ogbench: the observation to write.", metavar="KEY"),
     ] = None,
     fps: Annotated[
         float | None,

@@ -227,7 +227,7 @@ def stats(
     ] = None,
     relative_to: Annotated[
         str | None,
-        option("Also describe actions minus this observation.", metavar="FEATURE"),
+        option("Also describe actions minus this observation.", metavar="KEY"),
     ] = None,
     absolute: Annotated[
         list[int] | None,
@@ -244,7 +244,7 @@ def stats(
         str | None,
         option(
             "With --openpi: the robot's state. (default: --relative-to, else observation/state)",
-            metavar="FEATURE",
+            metavar="KEY",
         ),
     ] = None,
     force: Annotated[bool, option("Replace FILE if it exists.")] = False,
