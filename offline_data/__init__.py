@@ -75,6 +75,8 @@ def __getattr__(name: str) -> Any:
     from offline_data.base.ids import did_you_mean
 
     near = did_you_mean(name, _names, shown=f"{__name__}.{{}}".format)
+    if name in {"filter", "preprocess", "sample", "split", "view"}:
+        near = f"ds = {__name__}.load_dataset(ID), then ds.{name}(…)"
     hint = f"; {near}" if near else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 

@@ -32,6 +32,8 @@ import pytest
 
 from offline_data.base.errors import OfflineDataError
 
+REFUSED = (OfflineDataError, AttributeError, LookupError, TypeError, ValueError)
+
 
 class Refusals:
     """Refusals by kind: `{kind: {text: "error: message | hint"}}`."""
@@ -82,7 +84,7 @@ class Refusals:
             call: What raises.
             names: What differs between runs, or is long, and what the table has in its place.
         """
-        with pytest.raises((OfflineDataError, TypeError, ValueError, LookupError)) as caught:
+        with pytest.raises(REFUSED) as caught:
             call()
         error = caught.value
         found = f"{type(error).__name__}: {error}"

@@ -193,10 +193,11 @@ class StepError(OfflineDataError):
     code = "step"
 
 
-class UnknownLeafError(StepError, NotFoundError):
-    """A step names a feature or a field that the dataset does not have."""
+class UnknownLeafError(StepError, NotFoundError, KeyError):
+    """The dataset does not have a feature, or a field, that a step or an index names."""
 
     code = "unknown_leaf"
+    __str__ = Exception.__str__  # that of a KeyError quotes it
 
 
 class WorkerDiedError(OfflineDataError):

@@ -138,9 +138,12 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
 
 def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
     if not pattern.match(value):
+        lower = value.lower()
         raise InvalidIdError(
             f"{redact(value)!r} in {redact(text)!r} is not a valid {what}: {_RULES[what]}",
-            hint="ids look like minari:D4RL/door/human-v2 or d4rl:hopper-medium-v2[@revision]",
+            hint=f"did you mean {text.replace(value, lower, 1)}?"
+            if value != lower and pattern.match(lower)
+            else "ids look like minari:D4RL/door/human-v2 or d4rl:hopper-medium-v2[@revision]",
         )
     if len(value) > _MAX_PART:
         raise InvalidIdError(
@@ -165,8 +168,9 @@ def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
     source = wanted[: wanted.find(":") + 1].casefold()
     by_folded = {name.casefold().removeprefix(source): name for name in known}
     bare = wanted.casefold().removeprefix(source)
+    ends = [folded for folded in by_folded if bare and folded.endswith(f"/{bare}")]
     close = difflib.get_close_matches(bare, by_folded, n=count, cutoff=0.6)
-    return [by_folded[name] for name in close]
+    return [by_folded[name] for name in [*dict.fromkeys((*ends, *close))][:count]]
 
 
 def did_you_mean(
@@ -204,9 +208,9 @@ def unknown(
     The message: `problem`, the name, all known ones if `listed`. Others: see `did_you_mean`.
 
     Example:
-        >>> error = unknown(InvalidIdError, "There is no feature", "acton", ["action", "reward"])
+        >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])
         >>> error.message, error.hint
-        ("There is no feature 'acton'; there are action, reward", 'did you mean action?')
+        ("There is no leaf 'acton'; there are action, reward", 'did you mean action?')
     """
     near = did_you_mean(name, known, count=count, shown=shown)
     every = f"; there are {', '.join(known) or 'none'}" if listed else ""

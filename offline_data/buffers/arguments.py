@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 from offline_data.base.errors import UsageError
@@ -24,8 +25,10 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
         raise foreign(
             made,
             "a sampler",
-            "RandomSampler and the other samplers",
-            why=": TorchRL's would draw transitions whose next observation is unknown",
+            "RandomSampler(), SliceSampler(slice_len=8) and the other samplers",
+            why=": TorchRL's would draw transitions whose next observation is unknown"
+            if is_torchrls(made, "Sampler")
+            else "",
         )
     return made
 
@@ -48,6 +51,12 @@ def as_derived(derived: Derived | Iterable[Derived]) -> tuple[Derived, ...]:
             f"derived is {derived!r}; expected a function of batches, such as n_step(3, 0.99), or a "
             "list of them"
         )
+    for one in several:
+        if isfunction(one) and one.__module__.startswith("offline_data.rows.derived"):
+            raise UsageError(
+                f"{one.__name__} makes a function of batches, and was not called",
+                hint=f"derived={one.__name__}(…)",
+            )
     return tuple(several)
 
 

@@ -27,7 +27,7 @@ from offline_data.rows.derived.base import Derived
 from offline_data.rows.derived.normalize import Normalizer
 from offline_data.rows.devices import pinnable
 from offline_data.rows.indexing import Index, gather_cells, positive, rows_of
-from offline_data.rows.keys import NestedKey
+from offline_data.rows.keys import NestedKey, no_feature, path_of
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.selection import SubsetStorage
 from offline_data.rows.state import PART, Saves
@@ -239,7 +239,7 @@ class Buffer(Saves, Generic[Batch]):
 
         Raises:
             IndexError, UsageError: See `rows_of`.
-            KeyError: No such feature.
+            UnknownLeafError: No such feature; also a `KeyError`.
         """
         names = index if isinstance(index, tuple) else (index,)
         if names and all(isinstance(name, str) for name in names):
@@ -252,7 +252,12 @@ class Buffer(Saves, Generic[Batch]):
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
         batch: Any = self[:]
-        return batch[key]
+        try:
+            return batch[key]
+        except KeyError as error:
+            if isinstance(batch, TensorDictBase):
+                raise no_feature(key, map(path_of, batch.keys(True, True))) from error
+            raise
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """Return the first `end` rows, or all, like `buffer[:end]`."""

@@ -17,6 +17,7 @@ from offline_data.base.errors import NotFoundError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.buffers.buffer import Buffer
 from offline_data.buffers.described import Described
+from offline_data.rows.indexing import positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -190,7 +191,9 @@ class DatasetCommands(Described):
 
         Raises:
             IndexError: No such episode.
+            UsageError: `n` is not a number of at least 1.
         """
+        n = positive(n, "n")
         if episode is None:
             rows = torch.arange(min(n, self._size_in_steps()[0]))
         else:

@@ -14,13 +14,14 @@ from tensordict import NonTensorData, NonTensorStack
 from torch import Tensor
 
 from offline_data.base.errors import UsageError
+from offline_data.base.ids import did_you_mean
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived
 from offline_data.buffers.bridges.epochs import EpochBatches
 from offline_data.buffers.bridges.loader import DatasetLoader
 from offline_data.buffers.bridges.parts import bridge
-from offline_data.buffers.buffer import Buffer
+from offline_data.buffers.buffer import INDEX, Buffer
 from offline_data.buffers.commands import DatasetCommands
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
@@ -35,7 +36,7 @@ from offline_data.rows.derived.delta import deltas_of
 from offline_data.rows.derived.neighbour import Neighbour
 from offline_data.rows.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.rows.indexing import Index
-from offline_data.rows.keys import KeyLike, as_key
+from offline_data.rows.keys import KeyLike, as_index, as_key, no_feature
 from offline_data.rows.samplers import Sampler
 from offline_data.rows.saved import save_view, saved_rows
 from offline_data.rows.selection import (
@@ -153,6 +154,17 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
             derived=derived,
         )
 
+    if not TYPE_CHECKING:  # type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or hasattr(type(self), name):  # a property that failed
+                return object.__getattribute__(self, name)
+            known = {public: f"ds.{public}" for public in dir(self) if public[0] != "_"}
+            known |= {join_key(key): f"ds{as_index(key)}" for key in self._steps_storage.keys}
+            near = did_you_mean(name, known, shown=known.__getitem__)
+            problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{problem}; {near}" if near else problem)
+
     def to(self, device: torch.device | str | int) -> Self:
         """Move all following batches to a device, in place, as `torch.nn.Module.to`; returns self.
 
@@ -179,6 +191,8 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
             found = [known for known in storage.keys if known[: len(key)] == key]
             if found:
                 return storage.only(found).gather(torch.arange(len(storage)))[key]
+            if key != (INDEX,):
+                raise no_feature(key, storage.keys)
         return super()._leaf(key)
 
     @property
@@ -307,7 +321,7 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
                 hint='ds.filter("length > 7"); ds.episodes_at([3, 5]) takes numbers',
             )
         chosen: Any = self.episodes.where(where) if isinstance(where, str) else where(self.episodes)
-        if isinstance(chosen, bool):
+        if chosen is None or (np.shape(chosen) == () and np.asarray(chosen).dtype == bool):
             raise UsageError(
                 f"The function of filter returned {chosen}; expected a mask with an item for each of "
                 f"the {plural(len(self.episodes), 'episode')}, or their numbers",
@@ -350,7 +364,8 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
                 sampler for all views.
         """
         if unnamed:
-            named = ", ".join(f"{k}={v!r}" for k, v in zip(("train", "val", "test"), unnamed))  # noqa: B905
+            given: Any = unnamed[0] if hasattr(unnamed[0], "__len__") else unnamed
+            named = ", ".join(f"{k}={v!r}" for k, v in zip(("train", "val", "test"), given))  # noqa: B905
             raise UsageError(
                 "The parts of a split have names", hint=f"ds.split({named}, …) returns them by name"
             )
@@ -738,7 +753,7 @@ class TextDecoder:
 def _decode_text(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
     if key not in words:
         texts = ", ".join(map(join_key, words)) or "none"
-        raise UsageError(f"{join_key(key)!r} is not a text feature; text features: {texts}")
+        raise UsageError(f"{join_key(key)!r} is not a text leaf; text leaves: {texts}")
     values = codes.cpu().numpy() if isinstance(codes, torch.Tensor) else np.asarray(codes)
     count = len(words[key])
     if values.size and not -1 <= values.min() <= values.max() < count:

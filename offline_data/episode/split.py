@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def split_episodes(
     """
     if seed < 0:
         raise UsageError(f"seed is {seed}; expected at least 0")
-    above = all(0 < share <= 1 for share in shares.values())
+    above = all(isinstance(share, Real) and 0 < share <= 1 for share in shares.values())
     if not shares or not above or sum(shares.values()) > 1 + ROUNDING:
         given = ", ".join(f"{name}={share}" for name, share in shares.items())
         raise UsageError(

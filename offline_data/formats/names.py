@@ -96,6 +96,8 @@ def _unknown_name(
         names = {one.partition(":")[2]: one for one in sorted(known)}
         near = near or did_you_mean(name, names, count=3, shown=names.__getitem__)
     search = f"`offline-data search {shlex.quote(name)}` finds ids"
+    if Path(text).exists():
+        search = f"to make one of this file: `offline-data convert {shlex.quote(text)} NAME`"
     listing = "`offline-data list` shows the datasets on this disk"
     return NotFoundError(
         f"No dataset is called {text!r}", hint=near or (listing if exact else search)

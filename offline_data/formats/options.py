@@ -22,7 +22,7 @@ from offline_data.base.json import shown
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Autoreset
 from offline_data.formats.files.mapping import FileMapping, read_mapping
-from offline_data.store.layout import DEFAULT_AUDIT, AuditMode, LayoutName, parse_audit
+from offline_data.store.layout import DEFAULT_AUDIT, LAYOUTS, AuditMode, LayoutName, parse_audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +34,12 @@ ALL_SPLITS = "all"  # all splits of a dataset, one after the other
 Range: TypeAlias = tuple[int | None, int | None]  # half-open; from the first, to the last
 
 Alignment: TypeAlias = Literal["raw", "regenerated"]  # observations after their actions, or before
+
+_CHOICES = {
+    "layout": LAYOUTS,
+    "images": ("encoded", "raw"),
+    "video": ("keep", "png", "raw", "skip"),
+}
 
 Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
 """Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
@@ -304,7 +310,7 @@ class Options:
 
     layout: LayoutName | None = _option(
         None,
-        "Storage layout. compact stores each observation once; ted writes one file per feature, `next` "
+        "Storage layout. compact stores each observation once; ted writes one file per leaf, `next` "
         "included, which TensorDict.load_memmap opens. (default: compact)",
         place=1,
         recorded=False,
@@ -409,7 +415,7 @@ class Options:
     )
     mapping: FileMapping | None = _option(
         None,
-        "Read PATH by this mapping. It names the array of each feature and the ends of episodes; "
+        "Read PATH by this mapping. It names the array of each leaf and the ends of episodes; "
         "--inspect proposes one.",
         metavar="FILE.toml",
         parse=read_mapping,
@@ -432,13 +438,21 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        for name, given in (("episodes", self.episodes), ("checkpoints", self.checkpoints)):
+        for name in ("episodes", "checkpoints"):
+            given = getattr(self, name)
+            if not (given is None or (isinstance(given, (tuple, list)) and len(given) == 2)):
+                hint = f"--{name} 0:10 takes the first ten"
+                raise UsageError(f"{name} is {given!r}; expected a pair of numbers", hint=hint)
             first, stop = given or (None, None)
             if (first or 0) < 0 or (stop is not None and stop <= (first or 0)):
                 raise UsageError(
                     f"{name.capitalize()} {first or 0}:{stop} is not a range; expected 0 <= A < B, "
                     f"as in --{name} 0:10"
                 )
+
+        for name, words in _CHOICES.items():
+            if (word := getattr(self, name)) not in {None, *words}:
+                raise UsageError(f"{name} is {word!r}; expected one of {', '.join(words)}")
 
     def revision_of(self, revision: str) -> str:
         """Return the revision to write, which differs for a range of episodes or checkpoints.

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from offline_data.base.config import Settings
-from offline_data.base.errors import NetworkError, NotFoundError
+from offline_data.base.errors import NetworkError, NotFoundError, UsageError
 from offline_data.base.ids import DatasetId, did_you_mean, parse_id
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
@@ -153,6 +153,10 @@ def search(
     word come first, then those with a part (after `/`) that does; new versions before old ones.
     An empty query matches all. `limit` is the maximum number of results; a note reports the total.
     """
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise UsageError(f"limit is {limit!r}; expected a whole number of at least 1")
+    if bounds.action not in {None, "continuous", "discrete"}:
+        raise UsageError(f"action is {bounds.action!r}; expected 'continuous' or 'discrete'")
     known = known_datasets(settings)
     texts = {text: f"{text} {entry.summary}".casefold() for text, (_, entry) in known.items()}
     words = query.casefold().split()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from offline_data.base.errors import UsageError
+from offline_data.base.errors import UnknownLeafError, UsageError
 from offline_data.base.ids import unknown
 from offline_data.episode import Key, join_key, split_key
 
@@ -50,5 +51,18 @@ def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     for head in heads:
         if not any(key[: len(head)] == head for key in known):
             names = [join_key(leaf) for leaf in known]
-            raise unknown(UsageError, "There is no feature", join_key(head), names, count=3)
+            raise unknown(UsageError, "There is no leaf", join_key(head), names, count=3)
     return [key for key in known if any(key[: len(head)] == head for head in heads)]
+
+
+def as_index(key: Key) -> str:
+    """Return what follows the name of a batch that is indexed: `["next", "reward"]`."""
+    return f"[{', '.join(map(json.dumps, key))}]"
+
+
+def no_feature(key: Key, known: Iterable[Key]) -> UnknownLeafError:
+    """Return the error for `buffer[key]`, whose hint is what to write instead."""
+    shown = {join_key(one): as_index(one) for one in known}
+    problem, every = "There is no feature", f"there are {', '.join(shown.values())}"
+    kind, name = UnknownLeafError, "/".join(key)
+    return unknown(kind, problem, name, shown, hint=every, shown=shown.__getitem__, listed=False)

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from offline_data.base.errors import IntegrityError, UsageError
+from offline_data.base.errors import IntegrityError, StepError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural
 from offline_data.rows.state import Saves
@@ -58,6 +58,9 @@ class Chain(Saves):
             )
         if not callable(transform):
             raise UsageError(f"{transform!r} is not callable; a transform is called with a batch")
+        if isinstance(transform, type) and "__call__" in dir(transform):
+            hint = f"give an instance: {transform.__name__}(…)"
+            raise UsageError("A transform is called with a batch, and this is a class", hint=hint)
         if hasattr(transform, "inv") and hasattr(transform, "eval"):
             transform.eval()  # TorchRL's are modules; some update statistics in training mode
         return Chain((*self.links[:index], Link(transform, invert), *self.links[index:]))
@@ -163,7 +166,10 @@ def spread(leaf: Any, size: torch.Size) -> Any:
 
 
 def through(steps: Sequence[Transform], data: Any) -> Any:
-    """Apply the steps to `data` in order."""
+    """Apply the steps to `data` in order; raises `StepError` if one returns None."""
     for step in steps:
         data = step(data)
+        if data is None:
+            name = getattr(step, "__name__", type(step).__name__)
+            raise StepError(f"The transform {name} returned None", hint="is a `return` missing?")
     return data

@@ -410,7 +410,7 @@ def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
     if not isinstance(dataset, os.PathLike):
         raise UsageError(
             f"A dataset is named by its id or its path; found a {type(dataset).__name__}",
-            hint="call the function once for each dataset",
+            hint="several are arguments or calls of their own; a loaded one has its data_path",
         )
     return os.fspath(user_path(dataset, "the dataset"))
 

@@ -24,7 +24,7 @@ def episodes(
     leaf: Annotated[
         str | None,
         option(
-            "Feature of idle, jerk and velocity. (default: positions or state, else the action)",
+            "Leaf of idle, jerk and velocity. (default: positions or state, else the action)",
             metavar="KEY",
         ),
     ] = None,

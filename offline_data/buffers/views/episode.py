@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -51,6 +51,12 @@ class Episode:
     final_observation: bool
     metadata: Mapping[str, Any]
     _contiguous: bool = field(default=True)
+
+    if not TYPE_CHECKING:  # type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            ways = "episode.transitions has the features, episode.to_numpy() arrays of D4RL's names"
+            raise AttributeError(f"'Episode' object has no attribute {name!r}; {ways}")
 
     @property
     def length(self) -> int:
@@ -101,7 +107,7 @@ class Episode:
             raise UsageError(
                 f"Episodes have no {join_key(name)!r} both at the root and under next",
                 hint=f"episode.observed(key) supports {', '.join(sorted(known)) or 'no key'}; a "
-                "dataset opened with keys= needs the feature under next, too",
+                "dataset opened with keys= needs the leaf under next, too",
             )
         if isinstance(before, TensorDictBase):  # one may have more leaves than the other
             return torch.cat([before, after[-1:].select(*before.keys())])
@@ -128,7 +134,7 @@ class Episode:
             if leaf is None and key == REWARD and np.isnan(self.return_):
                 continue
             if leaf is None:
-                raise UsageError(f"The transitions have no feature {join_key(key)!r}")
+                raise UsageError(f"The transitions have no leaf {join_key(key)!r}")
             leaves[name] = _arrays(leaf)
         scalars = {
             name: leaves[name].reshape(self.length, -1)
@@ -233,4 +239,4 @@ def _leaf_table(data: TensorDictBase) -> Table:
         kind = str(getattr(leaf, "dtype", None) or "text").removeprefix("torch.")
         name = key if isinstance(key, str) else join_key(key)
         rows.append((name, kind, str(list(getattr(leaf, "shape", ())))))
-    return table("feature:code type shape", rows)
+    return table("leaf:code type shape", rows)

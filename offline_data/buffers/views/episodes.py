@@ -189,6 +189,9 @@ class EpisodeTable:
 
     def __getitem__(self, key: KeyLike) -> Any:
         """Return one column; raises `NotFoundError`."""
+        if hasattr(key, "__index__"):
+            hint = f"ds.episodes.row({key}) has the columns of one, ds.episode({key}) its steps"
+            raise UsageError(f"Columns of episodes have names; found {key!r}", hint=hint)
         name = as_key(key)
         if name in self._read and name not in self._mark_keys:
             return self._read[name]
@@ -206,7 +209,8 @@ class EpisodeTable:
     def __getattr__(self, name: str) -> Any:
         """Return the column of that name, ignoring a trailing underscore (`return_`)."""
         if name.startswith("_") or (name.rstrip("_"),) not in self:
-            raise AttributeError(f"Episodes have no column {name!r}")
+            known = f"; there are {', '.join(self.keys())}" if name[0] != "_" else ""
+            raise AttributeError(f"Episodes have no column {name!r}{known}")
         return self[(name.rstrip("_"),)]
 
     def __dir__(self) -> list[str]:
