@@ -136,7 +136,7 @@ def to_transition(
         found = batch.get(key, None)
         if found is None:
             names = ", ".join(map(str, batch.keys()))
-            raise UsageError(f"The batch has no leaf {join_key(key)}; it has {names}")
+            raise UsageError(f"The batch has no feature {join_key(key)}; it has {names}")
         return found
 
     key = as_key(observation_key)

@@ -20,5 +20,6 @@ FORKS.set_forkserver_preload(
         *(f"offline_data.pipeline.preprocess.steps.{name}" for name in ("columns", "normalize")),
         *("offline_data.pipeline.record.recorder", "offline_data.project.share.push"),
         *("offline_data.store.join", "offline_data.store.statistics"),
+        "tests.warm",
     ]
 )

@@ -49,7 +49,7 @@ def test_every_leaf_field_is_documented() -> None:
     fields = set(layout.LeafSpec.__dataclass_fields__)
     assert_none(
         documented ^ fields,
-        "cache_layout.md: the table of Files has a row for each field of a leaf",
+        "cache_layout.md: the table of Files has a row for each field of a feature",
     )
 
 

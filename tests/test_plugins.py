@@ -104,7 +104,7 @@ def test_a_package_with_a_source_a_rule_and_a_step(tmp_path: Path) -> None:
     assert "LAB001" in shell.run("check", "local:reach", "--select", "LAB", "--json").stdout
     shell.run("preprocess", "local:reach", "--step", "negate:action", "--out", "negated")
     shown = shell.run("preprocess", "local:reach", "--step", "negate:act", "--out", "no", code=1)
-    assert "Step 'negate' finds no leaf 'act'" in shown.stderr
+    assert "Step 'negate' finds no feature 'act'" in shown.stderr
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lab_steps.py"],
         cwd=tmp_path,

@@ -36,7 +36,7 @@ _FIGURES = ("min", "median", "max", "mean", "std", "nan", "inf", "distinct", "mi
 
 @dataclass(frozen=True)
 class LeafDifference:
-    """A leaf that only one dataset has, or whose kind (`float32[3]`) differs; None: it lacks it."""
+    """A feature that only one dataset has, or whose kind (`float32[3]`) differs; None: it lacks it."""
 
     table: str
     """`steps`, `observations` or `episodes`."""
@@ -50,7 +50,7 @@ class LeafDifference:
 class EpisodeDifferences:
     """Episodes by their numbers, counted from 0; first those of the same content are paired.
 
-    The content is that of the leaves that both datasets have.
+    The content is that of the features that both datasets have.
     """
 
     same: int
@@ -69,7 +69,7 @@ class EpisodeDifferences:
 @pickled_by_name
 @dataclass(frozen=True)
 class ValueDifference:
-    """Differences of a leaf in pairs of changed episodes, in the rows that both of a pair have.
+    """Differences of a feature in pairs of changed episodes, in the rows that both of a pair have.
 
     `length` and `final_observation` of the table `episodes` are compared, too.
     """
@@ -90,7 +90,7 @@ class FigureDifference:
     """A figure of `stats` that differs by more than rounding; None: a dataset lacks it."""
 
     key: str
-    """Key of the leaf; or `length`, `return` of episodes."""
+    """Key of the feature; or `length`, `return` of episodes."""
     figure: str
     a: float | None
     b: float | None
@@ -111,7 +111,7 @@ class DatasetDiff(Document):
     values: tuple[ValueDifference, ...]
     """By table and key; empty if no episode is changed."""
     figures: tuple[FigureDifference, ...]
-    """Of leaves of the same kind; empty if both have the same episodes."""
+    """Of features of the same kind; empty if both have the same episodes."""
 
     def blocks(self) -> list[Block]:
         episodes = self.episodes
@@ -132,7 +132,7 @@ class DatasetDiff(Document):
         return [
             fields,
             *non_empty(
-                table("leaf a b", self.leaves, leaf=name_leaf),
+                table("feature=leaf a b", self.leaves, leaf=name_leaf),
                 table(
                     "values_of episodes:count rows:count max_difference=max_abs_difference:number",
                     self.values,

@@ -62,8 +62,8 @@ class EpisodeQuality(Mapping[str, NDArray[Any]], Document):
     """Columns by name, `[E]` each, and the outliers of each column.
 
     - `length`, `return`: Transitions, and the sum of rewards.
-    - `success`: The column of that name, or whether a leaf `success` or `is_success` is ever true.
-    - `idle`: Share of steps in which no component of the leaf changes by more than 0.001 of its robust
+    - `success`: The column of that name, or whether a feature `success` or `is_success` is ever true.
+    - `idle`: Share of steps in which no component of the feature changes by more than 0.001 of its robust
       range, from the 1 % to the 99 % quantile. Steps without a known successor are not counted.
     - `jerk`, `jerk_p95`: Median and 95 % quantile of `|x[t+3] - 3 x[t+2] + 3 x[t+1] - x[t]|`, the
       Euclidean norm of the third difference; NaN for episodes of less than four known values.
@@ -78,13 +78,13 @@ class EpisodeQuality(Mapping[str, NDArray[Any]], Document):
     - `outliers`: Number of these columns, except `success`, in which the episode lies more than 1.5
       interquartile ranges outside of the quartiles; NaN is not an outlier.
 
-    Columns that a dataset has no leaf for are missing. Values that are not finite are ignored. Ranges
+    Columns that a dataset has no feature for are missing. Values that are not finite are ignored. Ranges
     are those of up to 4,096 rows, spread evenly.
 
     Attributes:
         columns: The columns.
         marked: For each column but `success` and `outliers`: which episodes are outliers, bool `[E]`.
-        leaf: Leaf of `idle`, `jerk` and `velocity`; None without a continuous leaf.
+        leaf: Feature of `idle`, `jerk` and `velocity`; None without a continuous feature.
         rate: Steps per second. `velocity` and `jerk` are per second and per second³ if it is known, else
             per step and step³.
     """
@@ -185,11 +185,11 @@ def quality_columns(reader: DatasetReader) -> tuple[str, ...]:
 def episode_quality(
     reader: DatasetReader, progress: Progress = SILENT, *, leaf: str | None = None
 ) -> EpisodeQuality:
-    """Measure all episodes; reads the leaves that it needs once, in blocks.
+    """Measure all episodes; reads the features that it needs once, in blocks.
 
-    `leaf` is the continuous leaf of `idle`, `jerk` and `velocity`, by default the observation whose
+    `leaf` is the continuous feature of `idle`, `jerk` and `velocity`, by default the observation whose
     name contains `pos`, else `state`, else `observation`, else the first one; else the first
-    action. Raises `UnknownLeafError` if there is no such leaf, or it is not continuous, and
+    action. Raises `UnknownLeafError` if there is no such feature, or it is not continuous, and
     `ManifestError` if a file is missing or damaged.
     """
     if leaf is None and reader in _MEASURED:
@@ -267,7 +267,7 @@ class _Leaves(NamedTuple):
         actions = tuple(key for key in known.values() if key[0] == "action")
         if leaf is not None:
             if join_key(split_key(leaf)) not in known:
-                raise unknown(UnknownLeafError, "There is no continuous leaf", leaf, known)
+                raise unknown(UnknownLeafError, "There is no continuous feature", leaf, known)
             motion: Key | None = split_key(leaf)
         else:
             likely = [key for part in _POSITIONS for key in observed if part in key[-1]]
@@ -302,7 +302,7 @@ def sample_rows(reader: DatasetReader, key: Key, *, after: bool = False) -> NDAr
 
 
 class LeafSeries:
-    """Rows of a leaf, block by block, after the last three known ones of an episode that continues.
+    """Rows of a feature, block by block, after the last three known ones of an episode that continues.
 
     ```
     block            3  4 | 0  1  2  3 | 0        an episode that began before, one, and one that continues

@@ -30,7 +30,7 @@ _QUANTILES = {"Q01": 0.01, "Q10": 0.1, "Q50": 0.5, "Q90": 0.9, "Q99": 0.99}  # t
 @pickled_by_name
 @dataclass(frozen=True, eq=False)
 class FeatureStats:
-    """Figures of each number of a leaf's rows, over the finite values of it; arrays `[*shape]`.
+    """Figures of each number of a feature's rows, over the finite values of it; arrays `[*shape]`.
 
     Final observations count in `min` and `max` alone, see `LeafStats`.
     """
@@ -38,7 +38,7 @@ class FeatureStats:
     count: NDArray[np.int64]
     """Finite values."""
     min: NDArray[np.generic]
-    """In the leaf's dtype, booleans as 0 and 1; NaN where no value is finite, like the next three."""
+    """In the feature's dtype, booleans as 0 and 1; NaN where no value is finite, like the next three."""
     max: NDArray[np.generic]
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
@@ -55,7 +55,7 @@ class FeatureStats:
 @pickled_by_name
 @dataclass(frozen=True, repr=False)
 class LeafStats:
-    """Statistics over the finite items of a numeric leaf; printed, those of each feature.
+    """Statistics over the finite items of a numeric feature; printed, those of each dimension.
 
     They are of the T rows of an episode that a policy sees. The observation after its last action, if it
     is known, counts in `min` and `max` alone.
@@ -69,7 +69,7 @@ class LeafStats:
     rows: int
     """Number of rows, without final observations: `N`."""
     min: Number | None
-    """None for complex leaves and if no item is finite, like the next three."""
+    """None for complex features and if no item is finite, like the next three."""
     max: Number | None
     mean: float | None
     std: float | None
@@ -77,7 +77,7 @@ class LeafStats:
     nan: int
     inf: int
     features: FeatureStats | None = field(default=None, compare=False)
-    """Figures of each number of a row; None for complex leaves and rows of more than `MOST_FEATURES`."""
+    """Figures of each number of a row; None for complex features and rows of more than `MOST_FEATURES`."""
 
     @property
     def kind(self) -> str:
@@ -109,7 +109,7 @@ class LeafStats:
 
 @dataclass(frozen=True)
 class TextStats:
-    """Statistics of a text leaf."""
+    """Statistics of a text feature."""
 
     key: str
     rows: int
@@ -150,7 +150,7 @@ class EpisodeStats:
 @pickled_by_name
 @dataclass(frozen=True, repr=False)
 class DatasetStats(Document):
-    """All statistics of a dataset or a view of it, leaves ordered by key; printed as tables."""
+    """All statistics of a dataset or a view of it, features ordered by key; printed as tables."""
 
     id: str
     transitions: int
@@ -164,32 +164,32 @@ class DatasetStats(Document):
     """Of action chunks or relative actions, if requested; a row is one action of one chunk."""
 
     def __getitem__(self, key: str | tuple[str, ...]) -> LeafStats | TextStats:
-        """Return the figures of one leaf by its TED key; raises `NotFoundError`."""
+        """Return the figures of one feature by its TED key; raises `NotFoundError`."""
         name = join_key(split_key(key) if isinstance(key, str) else key)
         every: tuple[LeafStats | TextStats, ...] = (*self.leaves, *self.texts)
         known = {leaf.key: leaf for leaf in every}
         if name not in known:
             hint = f'["{next(iter(known))}"].mean is a figure of one'
-            raise unknown(NotFoundError, "There is no leaf", name, known, hint=hint)
+            raise unknown(NotFoundError, "There is no feature", name, known, hint=hint)
         return known[name]
 
     def norm_stats(self, state: str | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
         """Return the content of openpi's `norm_stats.json`: figures of `state` and `actions`.
 
-        Actions are those of `actions` if chunks or relative actions were requested, else the leaf.
+        Actions are those of `actions` if chunks or relative actions were requested, else the feature.
 
         Args:
-            state: Leaf of the robot's state; None: `observation/state` or the only observation.
+            state: Feature of the robot's state; None: `observation/state` or the only observation.
 
         Raises:
-            NotFoundError: No such leaf.
-            UsageError: No leaf named and none is obvious, or one that is not a vector of numbers
+            NotFoundError: No such feature.
+            UsageError: No feature named and none is obvious, or one that is not a vector of numbers
                 with finite values.
         """
         seen = [leaf.key for leaf in self.leaves if split_key(leaf.key)[0] == "observation"]
         if state is None and "observation/state" not in seen and len(seen) != 1:
             raise UsageError(
-                f"{self.id} has no leaf observation/state and {plural(len(seen), 'other')}",
+                f"{self.id} has no feature observation/state and {plural(len(seen), 'other')}",
                 hint="name the robot's state: --state KEY, norm_stats(KEY)",
             )
         state = state or ("observation/state" if "observation/state" in seen else seen[0])
@@ -200,7 +200,7 @@ class DatasetStats(Document):
             if figures is None or not vector or not np.all(figures.count):
                 raise UsageError(
                     f"openpi takes one vector of numbers as {name}; {leaf.key!r} is none, or has "
-                    "elements without a finite value"
+                    "dimensions without a finite value"
                 )
             levels = {name: figures.quantiles[..., QUANTILES.index(LEVELS[name])] for name in _ENDS}
             columns = {"mean": figures.mean, "std": figures.std, **levels}
@@ -212,21 +212,21 @@ class DatasetStats(Document):
 
 
 def leaf_table(leaves: Iterable[LeafStats]) -> Table:
-    """Return a row of figures for each leaf."""
-    spec = "leaf=key:code type=kind min:number max:number mean:number std:number"
+    """Return a row of figures for each feature."""
+    spec = "feature=key:code type=kind min:number max:number mean:number std:number"
     return table(f"{spec} NaN=nan:number Inf=inf:number", leaves)
 
 
 def feature_table(leaves: Iterable[LeafStats]) -> Table:
-    """Return a row of figures for each feature of leaves that have several."""
+    """Return a row of figures for each dimension of features that have several."""
     return table(
-        "feature:code finite:count min:number max:number mean:number std:number",
+        "dimension=feature:code finite:count min:number max:number mean:number std:number",
         [row for leaf in leaves for row in leaf.feature_rows()],
     )
 
 
 def text_table(stats: DatasetStats) -> Table:
-    """Return a row for each text leaf, with its most common words."""
+    """Return a row for each text feature, with its most common words."""
     return table(
         "text=key:code distinct:count missing:count common",
         stats.texts,
@@ -256,7 +256,7 @@ def ends_fields(stats: DatasetStats) -> Fields:
 def stats_blocks(
     stats: DatasetStats, *, features: bool = False, quantiles: bool = False
 ) -> list[Block]:
-    """Return the statistics of a dataset; with those of each feature, and its quantiles, on request."""
+    """Return the statistics of a dataset; with those of each dimension, and its quantiles, on request."""
     leaves = [*stats.leaves, *([stats.actions] if stats.actions else [])]
     places = [0, *(1 + stats.quantile_levels.index(level) for level in _QUANTILES.values())]
     levels = table(

@@ -1,4 +1,4 @@
-"""Frames of an episode from its image leaves, a few at a time."""
+"""Frames of an episode from its image features, a few at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_STACKED = 16
 
 @dataclass(frozen=True, eq=False)
 class Film:
-    """Frames of one image leaf over one episode."""
+    """Frames of one image feature over one episode."""
 
     key: str  # TED key of the leaf, parts joined by `/`
     length: int  # frames: one before each action, and the one after the last action if it is known
@@ -32,7 +32,7 @@ class Film:
 
 
 def image_leaves(reader: DatasetReader) -> dict[str, LeafSpec]:
-    """Return the leaves that are images by dtype and shape: observations first, colour before grey.
+    """Return the features that are images by dtype and shape: observations first, colour before grey.
 
     uint8 `[H, W]`, `[H, W, C]` or `[C, H, W]`, and uint16 `[H, W]` or `[H, W, 1]`, where H and W
     are at least `SMALLEST` and C at most 16.
@@ -59,8 +59,8 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
     Channels first are moved last, grey becomes RGB, of a stack of frames the newest is shown (the
     last, or the last three channels if their number is a multiple of 3), transparency is dropped.
     uint16 is scaled from the least to the greatest value in the episode, which reads it once more.
-    Without `leaf`, the first image leaf is shown. Raises `NotFoundError` for an unknown episode,
-    `UsageError` if `leaf` is not an image leaf, or the dataset has none.
+    Without `leaf`, the first image feature is shown. Raises `NotFoundError` for an unknown episode,
+    `UsageError` if `leaf` is not an image feature, or the dataset has none.
     """
     begin, stop = episode_span(reader, episode)
     known = image_leaves(reader)
@@ -69,10 +69,10 @@ def film(reader: DatasetReader, episode: int, leaf: str | None = None) -> Film:
         leaves = {**reader.observation_leaves, **reader.step_leaves}
         listed = [f"{join_key(k)} {one.dtype}{list(one.shape)}" for k, one in leaves.items()]
         raise UsageError(
-            f"{reader.manifest.id} has no leaf of images"
-            + (f" named {leaf!r}; those of images: {', '.join(known) or 'none'}" if leaf else "")
-            + f". Its leaves: {', '.join(listed[:20])}{', …' * (len(listed) > 20)}",
-            hint="--leaf KEY names a leaf of images" if known else "`offline-data plot ID`",
+            f"{reader.manifest.id} has no image feature"
+            + (f" named {leaf!r}; image features: {', '.join(known) or 'none'}" if leaf else "")
+            + f". Its features: {', '.join(listed[:20])}{', …' * (len(listed) > 20)}",
+            hint="--leaf KEY names an image feature" if known else "`offline-data plot ID`",
         )
     spec = known[name]
     kind = image_layout(spec.dtype, spec.shape)

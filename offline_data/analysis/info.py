@@ -53,7 +53,7 @@ class DatasetInfo(Document, LocalDataset):
     """A dataset on this disk, with all of its manifest; `info --json` has these fields."""
 
     schema: dict[str, dict[str, Any]]
-    """Leaves that the source gave; see `schema_of`."""
+    """Features that the source gave; see `schema_of`."""
     source: str
     name: str
     revision: str
@@ -66,7 +66,7 @@ class DatasetInfo(Document, LocalDataset):
     spaces: Mapping[str, Any]
     """Observation and action spaces, in the source's own form."""
     values: Mapping[str, str]
-    """Declarations of the source about the values of each leaf of observations and actions, by key:
+    """Declarations of the source about the values of each feature of observations and actions, by key:
     `float32[2], -1 to 1`, or `float32[2], not declared`; `stats` has the range of the data."""
     environment: Mapping[str, Any]
     """Environment spec, in the source's own form."""
@@ -77,11 +77,11 @@ class DatasetInfo(Document, LocalDataset):
     notes: Sequence[str]
     """Rules that were applied, and quirks, a sentence each."""
     dropped: Sequence[Mapping[str, Any]]
-    """Leaves that could not be kept: `key` and `reason`."""
+    """Features that could not be kept: `key` and `reason`."""
     skipped: Sequence[Mapping[str, Any]]
     """Skipped episodes: `where` and `reason`."""
     non_finite: Mapping[str, Mapping[str, int]]
-    """NaN and infinite values by leaf."""
+    """NaN and infinite values by feature."""
     audit: Mapping[str, Any]
     """Rows that were read back and compared with the source."""
     replay: Mapping[str, Any] | None
@@ -206,7 +206,7 @@ def _redact(value: Any) -> Any:
 
 
 def schema_of(reader: DatasetReader) -> dict[str, dict[str, Any]]:
-    """Return the leaves of the source, whatever the layout, sorted by key.
+    """Return the features of the source, whatever the layout, sorted by key.
 
     Each has `dtype` and `shape` (of codes if it is `text`, of decoded images if it has an
     `encoding`) and `rows`: one per transition (`steps`), or one more per episode (`observations`).
@@ -238,7 +238,7 @@ def summary_fields(info: DatasetInfo) -> Fields:
 
 
 def schema_table(info: DatasetInfo) -> Table:
-    """Return a row for each leaf, with the names of its features if the source gives them."""
+    """Return a row for each feature, with the names of its dimensions if the source gives them."""
     names = names_in(info.about, {key: leaf["shape"] for key, leaf in info.schema.items()})
 
     def describe_type(leaf: Mapping[str, Any]) -> str:
@@ -250,7 +250,7 @@ def schema_table(info: DatasetInfo) -> Table:
         return "" if found.endswith("not declared") else found
 
     return table(
-        "leaf:code type shape rows_per_episode=rows declared:clip features:clip",
+        "feature=leaf:code type shape rows_per_episode=rows declared:clip names=features:clip",
         [{**leaf, "leaf": key} for key, leaf in info.schema.items()],
         type=describe_type,
         shape=lambda leaf: str(list(leaf["shape"])),

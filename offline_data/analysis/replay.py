@@ -52,7 +52,7 @@ class EpisodeReplay:
     difference: float | None = None
     """Largest difference in that row, or for `rounding` in the episode."""
     leaf: str | None = None
-    """Leaf that differs most there, an observation if one does."""
+    """Feature that differs most there, an observation if one does."""
     beyond: int | None = None
     """First row that differs by more than the tolerance, after which the episode is not played."""
     cause: str | None = None
@@ -73,7 +73,7 @@ class Replay(Document):
     episodes: tuple[EpisodeReplay, ...]
 
     def blocks(self) -> list[Block]:
-        spec = "episode:count steps:count outcome first difference:number leaf cause"
+        spec = "episode:count steps:count outcome first difference:number feature=leaf cause"
         return [fields_of(self, "id recorded environment"), table(spec, self.episodes)]
 
     @property
@@ -168,7 +168,7 @@ class _Player:
         if not self._leaves:
             raise UsageError(f"{reader.manifest.id} has no observation of numbers to compare")
         if not any(key[0] == "action" for key in reader.step_leaves):
-            raise UsageError(f"{reader.manifest.id} has no leaf 'action' to play")
+            raise UsageError(f"{reader.manifest.id} has no feature 'action' to play")
         states = {key[-1]: key for key in reader.observation_leaves if key[0] in {"info", "state"}}
         can = hasattr(env.unwrapped, "set_state") and {"qpos", "qvel"} <= states.keys()
         self._state = (states["qpos"], states["qvel"]) if can else None
@@ -335,7 +335,7 @@ class _EpisodeRows:
         stored |= {key: each[row] for key, each in self._steps.items() if key in new}
         worst, leaf, beyond = 0.0, "", False
         for key, value in stored.items():
-            shape = np.shape(new[key]) if key in new else "no such leaf"
+            shape = np.shape(new[key]) if key in new else "no such feature"
             if key in self._observations and shape != value.shape:
                 raise FormatError(
                     f"{join_key(key)} is {[*value.shape]} here, in the environment {shape}"

@@ -1,4 +1,4 @@
-"""A random batch of a dataset, read without torch, and summaries of its leaves."""
+"""A random batch of a dataset, read without torch, and summaries of its features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampledLeaf:
-    """One leaf of a batch."""
+    """One feature of a batch."""
 
     dtype: str
     shape: tuple[int, ...]  # shape, batch dimension first
@@ -29,7 +29,7 @@ class SampledLeaf:
 def sampled_leaves(
     reader: DatasetReader, rows: NDArray[np.int64], slice_len: int | None = None
 ) -> dict[str, SampledLeaf]:
-    """Return summaries of the leaves of rows in TED, by key; `index` is the row, text is codes.
+    """Return summaries of the features of rows in TED, by key; `index` is the row, text is codes.
 
     In a batch of slices of `slice_len` rows the last row of each is truncated and done, like those
     of `SliceSampler`.

@@ -36,7 +36,7 @@ def with_similar(reader: DatasetReader, quality: EpisodeQuality) -> EpisodeQuali
       floating-point observation, rounded to 12 significant bits, as in rule RL061; -1 without one.
 
     The time grows with the square of the number of episodes, memory with their number and a constant:
-    4,194,304 distances. Without a continuous leaf only `duplicate_of` is added.
+    4,194,304 distances. Without a continuous feature only `duplicate_of` is added.
     """
     columns = dict(quality.columns)
     if quality.leaf is not None:

@@ -1,4 +1,4 @@
-"""Statistics of a dataset: per leaf and per episode, in one pass with bounded memory.
+"""Statistics of a dataset: per feature and per episode, in one pass with bounded memory.
 
 ```
 an episode    s0 a0   s1 a1   s2 a2   s3
@@ -57,7 +57,7 @@ def dataset_stats(
     absolute: Sequence[int] = (),
     chunk_items: int = CHUNK_ITEMS,
 ) -> DatasetStats:
-    """Compute the statistics of every leaf; reads each file once, `chunk_items` items at a time.
+    """Compute the statistics of every feature; reads each file once, `chunk_items` items at a time.
 
     `pieces` are first rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
     episode, by default all episodes; the observation after a last row counts in minima and maxima.
@@ -65,7 +65,7 @@ def dataset_stats(
 
     Raises:
         ManifestError: A file is missing or damaged.
-        NotFoundError: No leaf `relative_to`.
+        NotFoundError: No feature `relative_to`.
         UsageError: There is no row in `pieces`, no action, no whole chunk, or a state of another
             shape.
     """
@@ -74,7 +74,7 @@ def dataset_stats(
     if chunk is not None or relative_to is not None:
         actions = _action_stats(reader, chosen, chunk or 1, relative_to, absolute, chunk_items)
     elif absolute:
-        raise UsageError("absolute names elements of relative actions", hint="add relative_to")
+        raise UsageError("absolute names dimensions of relative actions", hint="add relative_to")
     transitions, count = chosen.steps.rows, len(chosen.numbers)
     if not transitions:
         raise UsageError(f"There is nothing to describe: no row of {reader.manifest.id}")
@@ -135,7 +135,7 @@ def _action_stats(
     leaf = reader.step_leaves.get(("action",))
     if leaf is None or leaf.text or len(leaf.shape) > 1 or np.dtype(leaf.dtype).kind not in "fiub":
         raise UsageError(
-            f"Statistics of action chunks need a leaf 'action' of vectors of numbers; "
+            f"Statistics of action chunks need a feature 'action' of vectors of numbers; "
             f"{reader.manifest.id} has {'none' if leaf is None else f'{leaf.dtype}{[*leaf.shape]}'}"
         )
     name, state = f"action, chunks of {chunk}" if chunk > 1 else "action", None
@@ -154,7 +154,7 @@ def _action_stats(
         name = f"action - {join_key(state.key)}" + (f", chunks of {chunk}" if chunk > 1 else "")
     kept = np.zeros(size, bool)
     if any(not 0 <= place < size for place in absolute):
-        raise UsageError(f"absolute is {[*absolute]}; an action has elements 0 to {size - 1}")
+        raise UsageError(f"absolute is {[*absolute]}; an action has dimensions 0 to {size - 1}")
     kept[list(absolute)] = True
     starts = _Pieces(chosen.steps.first, np.maximum(chosen.steps.lengths - chunk + 1, 0))
     if not starts.rows:
@@ -239,7 +239,7 @@ class _Selection:
 
 
 class _Figures:
-    """Statistics of one leaf, also per feature unless there are too many."""
+    """Statistics of one leaf, also per dimension unless there are too many."""
 
     def __init__(self, leaf: LeafSpec) -> None:
         self._leaf, self._seen, self._count = leaf, Moments(), prod(leaf.shape)
@@ -342,7 +342,7 @@ def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) ->
     places = codes.astype(np.int64).ravel() + 1
     if places.size and not 0 <= places.min() <= places.max() <= known:
         raise ManifestError(
-            f"Text leaf {join_key(key)!r} has codes outside its {plural(known, 'word')}",
+            f"Text feature {join_key(key)!r} has codes outside its {plural(known, 'word')}",
             hint="`offline-data check --files ID` names damaged files",
         )
     return np.bincount(places, minlength=known + 1)

@@ -84,7 +84,7 @@ def transition_blocks(
     transitions: Iterable[dict[str, Any]],
     words_of: Callable[[str, Any], str | None] = lambda _, __: None,
 ) -> list[Fields]:
-    """Return the values of transitions; `words_of` returns the text of a leaf of tokens, by its key."""
+    """Return the values of transitions; `words_of` returns the text of a token feature, by its key."""
     return [
         Fields(
             *(
@@ -98,7 +98,7 @@ def transition_blocks(
 
 
 def brief(value: Any) -> str:
-    """Format the value of a leaf on one line: its first items, then its shape."""
+    """Format the value of a feature on one line: its first items, then its shape."""
     array = np.asarray(value)
     items = " ".join(
         f"{item:.6g}" if isinstance(item, float) else format_nested(item)

@@ -41,17 +41,17 @@ def align(
     Args:
         data: A dataset id, the path of a dataset directory, or a loaded dataset; for a view, the dataset
             it was made from.
-        pairs: Pairs of numeric leaves of the observation whose changes are compared; "state/a" names a
+        pairs: Pairs of numeric features of the observation whose changes are compared; "state/a" names a
             nested one. A positive lag means that the second is late.
         rows: Rows to read, of episodes in random order; at least 1. Of cameras at most 5,000.
         seed: Seed of the order, and of the bootstrap.
 
     Returns:
-        The lag of each leaf with its errors, `shifts` by name, and the `steps` of `preprocess` that shift
+        The lag of each feature with its errors, `shifts` by name, and the `steps` of `preprocess` that shift
         them back.
 
     Raises:
-        NotFoundError, InvalidIdError: No such dataset on this disk, or no such leaf.
+        NotFoundError, InvalidIdError: No such dataset on this disk, or no such feature.
         IntegrityError, AccessError: As for `stats`.
         UsageError: `rows` below 1.
     """

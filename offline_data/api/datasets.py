@@ -97,7 +97,7 @@ def download(
         audit: Rows to read back and compare with the source: `"auto"` (all; of data with text,
             encoded images or layout `ted` those of the first GiB, and 1 % of the rows above),
             `"all"`, a fraction, or `"none"`.
-        strict: Whether a leaf that cannot be stored is an error.
+        strict: Whether a feature that cannot be stored is an error.
         keep_raw: Whether to keep the raw files.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.
@@ -216,10 +216,10 @@ def convert(
             are steps.
         text: How text is tokenized, for sources of text (`hf`, `text`); an existing dataset is
             accepted with None.
-        mapping: Arrays of a file or folder by leaf, and the ends of episodes: a TOML file, a mapping
+        mapping: Arrays of a file or folder by feature, and the ends of episodes: a TOML file, a mapping
             of the same content, or that of `inspect_files`; None: the format is that of a source.
         audit: Rows to read back and compare with the source, see `download`.
-        strict: Whether a leaf that cannot be stored is an error.
+        strict: Whether a feature that cannot be stored is an error.
         keep_episodes: Whether to keep episodes whole if a next observation differs from the
             following row's; False: cut them there.
         skip_bad_episodes: Whether to leave out episodes that cannot be read.
@@ -309,7 +309,7 @@ def merge(
     Args:
         datasets: Two ids or paths, or more.
         name: Name of the new dataset.
-        common_leaves: Whether leaves and columns of episodes that are not in all datasets are dropped,
+        common_leaves: Whether features and columns of episodes that are not in all datasets are dropped,
             and listed in the manifest; False: all must have them.
         cast: Whether numbers of different types become the smallest type that has all values of both
             (`numpy.result_type`), an error where it does not hold a value; False: types must be equal.
@@ -319,7 +319,7 @@ def merge(
 
     Raises:
         NotFoundError: A dataset is not on this disk.
-        UsageError: Leaves that differ, each with its types; another rate or tokenizer; another dataset
+        UsageError: Features that differ, each with its types; another rate or tokenizer; another dataset
             of that name.
         AuditError, NoSpaceError, AccessError: See `convert`.
     """
@@ -380,7 +380,7 @@ def load_arrays(
     """Return a dataset as numpy arrays by D4RL's or OGBench's names, without importing torch; for JAX.
 
     The arrays equal those of `load_dataset(id).to_numpy(style)`, which documents styles and names,
-    in a dict that scripts may change: writing to an array never changes the dataset. Leaves that
+    in a dict that scripts may change: writing to an array never changes the dataset. Features that
     have a file of their own (images, all of layout `ted`) are memory maps, read when they are used,
     if the rows follow each other in it; all other arrays are copies.
 
@@ -392,7 +392,7 @@ def load_arrays(
     Args:
         id, download, revision: See `load_dataset`.
         style: `"transitions"`, `"episodes"`, `"qlearning"`, `"dataset"` or `"ogbench"`.
-        observation_key: Leaf to return as the observation; required if there are several.
+        observation_key: Feature to return as the observation; required if there are several.
         names: Arrays to read; None: all of the style.
 
     Returns:
@@ -401,7 +401,7 @@ def load_arrays(
     Raises:
         NotFoundError, OfflineError, NetworkError, AuthError: The dataset is not available.
         IntegrityError: Damaged files.
-        UsageError: Invalid argument; the observation has several leaves; `"episodes"` of a dataset
+        UsageError: Invalid argument; the observation has several features; `"episodes"` of a dataset
             with end flags inside of episodes; or copies that need more than the free memory.
     """
     from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
@@ -574,23 +574,23 @@ def stats(
     settings: Settings | None = None,
     progress: bool | Progress = True,
 ) -> DatasetStats:
-    """Return minimum, maximum, mean, quantiles and more of every leaf and of the episodes.
+    """Return minimum, maximum, mean, quantiles and more of every feature and of the episodes.
 
     They are of the T rows of each episode; the observation after its last action counts in minima and
     maxima alone.
 
     ```python
     found = offline_data.stats("local:arm", chunk=50, relative_to="observation/state", absolute=[6])
-    found.actions.features.mean  # of each element of a relative action, over all chunks
+    found.actions.features.mean  # of each dimension of a relative action, over all chunks
     Path("norm_stats.json").write_text(json.dumps(found.norm_stats()))  # for openpi
     ```
 
     Args:
         id: A dataset id, the path of a dataset directory, or a loaded dataset.
         chunk: Also describe the actions of all chunks of this many rows inside of an episode.
-        relative_to: Observation leaf that is subtracted from the actions of a chunk: its value
+        relative_to: Observation feature that is subtracted from the actions of a chunk: its value
             before the first of them. It has the action's shape.
-        absolute: Elements of the action that it is not subtracted from, such as a gripper.
+        absolute: Dimensions of the action that it is not subtracted from, such as a gripper.
 
     Raises:
         NotFoundError, InvalidIdError, IntegrityError, AccessError: The dataset is not available.

@@ -64,7 +64,7 @@ def export(
     | `ogbench` | a file `.npz` | `ogbench.load_dataset` |
     | `ted` | a folder | `TensorDict.load_memmap(dest + "/ted")` |
 
-    Transforms and derived leaves of a buffer are not applied: the stored leaves are written.
+    Transforms and derived features of a buffer are not applied: the stored features are written.
 
     Args:
         data: A dataset id, the path of a dataset directory, a loaded dataset or view, or an ensemble or
@@ -72,7 +72,7 @@ def export(
         dest: The file or folder; new, empty, or of an earlier export.
         to: The format.
         view: Name of a saved view of the dataset; see `DatasetView.save`.
-        observation: Leaf of observations, as `observation/state`, for formats that hold one.
+        observation: Feature of observations, as `observation/state`, for formats that hold one.
         fps: LeRobot: frames per second; None: the environment's `render_fps`.
         video: LeRobot: encoding of images as video; `none` keeps them as images in the tables.
         format_version: LeRobot: `3.0` or `2.1`.
@@ -82,9 +82,9 @@ def export(
 
     Raises:
         UsageError: No such format, or an option that it does not have; a destination with other files,
-            or in the root; leaves that the format cannot hold
+            or in the root; features that the format cannot hold
             at all, or whose names it gives to something else (rename them); something would be lost
-            and `strict` is set; members with different leaves.
+            and `strict` is set; members with different features.
         IntegrityError: What was read back differs from the dataset, and `losses` does not say so.
             `dest` is unchanged.
         MissingDependencyError: A package that the format needs; the hint says how to install it.

@@ -208,9 +208,9 @@ def unknown(
     The message: `problem`, the name, all known ones if `listed`. Others: see `did_you_mean`.
 
     Example:
-        >>> error = unknown(InvalidIdError, "There is no leaf", "acton", ["action", "reward"])
+        >>> error = unknown(InvalidIdError, "There is no feature", "acton", ["action", "reward"])
         >>> error.message, error.hint
-        ("There is no leaf 'acton'; there are action, reward", 'did you mean action?')
+        ("There is no feature 'acton'; there are action, reward", 'did you mean action?')
     """
     near = did_you_mean(name, known, count=count, shown=shown)
     every = f"; there are {', '.join(known) or 'none'}" if listed else ""

@@ -753,7 +753,7 @@ class TextDecoder:
 def _decode_text(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
     if key not in words:
         texts = ", ".join(map(join_key, words)) or "none"
-        raise UsageError(f"{join_key(key)!r} is not a text leaf; text leaves: {texts}")
+        raise UsageError(f"{join_key(key)!r} is not a text feature; text features: {texts}")
     values = codes.cpu().numpy() if isinstance(codes, torch.Tensor) else np.asarray(codes)
     count = len(words[key])
     if values.size and not -1 <= values.min() <= values.max() < count:

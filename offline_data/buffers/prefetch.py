@@ -43,7 +43,7 @@ def _rules(state: Any) -> Iterator[fields.Rule]:
         names = key if isinstance(key, tuple) else (key,)
         fits = names and all(isinstance(name, str) for name in names)
         fits = fits and isinstance(leaf, torch.Tensor) and leaf.shape[:1] == rows.shape
-        yield "info", fits, f"leaves of {len(rows)} rows"
+        yield "info", fits, f"features of {len(rows)} rows"
 
 
 class _Draws(fields.StateField):

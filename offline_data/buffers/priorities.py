@@ -39,7 +39,7 @@ class PrioritiesOfLeaves(Buffer[TensorDict]):
             raise UsageError(
                 f"Expected index and the priorities in {join_key(self.priority_key)}; found "
                 f"{', '.join(map(str, data.keys()))}",
-                hint="TensorDictReplayBuffer(priority_key=…) sets the leaf of priorities",
+                hint="TensorDictReplayBuffer(priority_key=…) sets the feature of priorities",
             )
         self._take_priority(data, index.reshape(len(index), -1)[:, 0])
 

@@ -87,7 +87,7 @@ def _union(
     if len(shapes) > 1 or (len({*dtypes}) > 1 and not cast):
         found = ", ".join(f"{dtype} {list(space.low.shape)}" for space, dtype in parts)
         raise UsageError(
-            f"The leaf {join_key(key)!r} differs between members: {found}",
+            f"The feature {join_key(key)!r} differs between members: {found}",
             hint="keys=[…] leaves it out; cast=True promotes dtypes",
         )
     spaces = [space for space, _ in parts]
@@ -114,7 +114,7 @@ def common_dtype(key: Key, dtypes: Iterable[torch.dtype]) -> torch.dtype:
     except RuntimeError as error:  # torch promotes uint16, uint32 and uint64 to floats alone
         found = " and ".join(str(dtype)[6:] for dtype in every)
         raise UsageError(
-            f"The leaf {join_key(key)!r} is {found} in different members, which have no common dtype",
+            f"The feature {join_key(key)!r} is {found} in different members, which have no common dtype",
             hint="keys=[…] leaves it out; `--step cast:…` of preprocess gives them one dtype",
         ) from error
 

@@ -41,8 +41,8 @@ def assemble(
 
     Args:
         lengths: `[E]` steps of each episode.
-        steps: `[N, …]` leaves but the two flags.
-        observations: `[N + E, …]` leaves, or `[N, …]` without final observations.
+        steps: `[N, …]` features but the two flags.
+        observations: `[N + E, …]` features, or `[N, …]` without final observations.
         terminated: `[N]` or `[N, 1]`, not 0 where the task ended; None: nowhere.
         truncated: The same of limits of time.
         after: `[N, …]` next observations, each of the dtype and shape of the observation. Where it is

@@ -99,14 +99,14 @@ class EpisodeBatch:
             if key == REWARD and key not in self.steps:
                 continue
             if key not in self.steps:
-                raise FormatError(f"Step leaf {join_key(key)!r} is missing")
+                raise FormatError(f"Step feature {join_key(key)!r} is missing")
             column = self.steps[key]
             if column.shape[1:] != (1,):
                 raise FormatError(f"{join_key(key)!r} must be [N, 1], not {list(column.shape)}")
             if key != REWARD and column.dtype != np.bool_:
                 raise FormatError(f"{join_key(key)!r} must be bool, not {column.dtype}")
         if not any(key[0] in ACTION_ROOTS for key in self.steps):
-            raise FormatError("No step leaf 'action'")
+            raise FormatError("No step feature 'action'")
 
     @classmethod
     def without_episodes(cls, *skipped: Skipped, warnings: tuple[str, ...] = ()) -> EpisodeBatch:
@@ -194,13 +194,13 @@ def _check_lengths(batch: EpisodeBatch) -> None:
 def _check_column(key: Key, column: NDArray[np.generic], rows: int, what: str) -> None:
     check_key(key)
     if what == "observation" and key[0] in RESERVED_ROOTS:
-        raise FormatError(f"An observation leaf cannot be named {join_key(key)!r}")
+        raise FormatError(f"An observation feature cannot be named {join_key(key)!r}")
     if what == "episode" and key[0] in EPISODE_COLUMNS:
         raise FormatError(
             f"A column of episodes cannot be named {join_key(key)!r}: it has another use"
         )
     if column.ndim < 1 or len(column) != rows:
         found = plural(column.shape[0], "row") if column.ndim else "no rows"
-        raise FormatError(f"{what} leaf {join_key(key)!r} has {found}, expected {rows}")
+        raise FormatError(f"{what} feature {join_key(key)!r} has {found}, expected {rows}")
     if column.dtype.kind not in "biufcO":
-        raise FormatError(f"{what} leaf {join_key(key)!r} has dtype {column.dtype}: not storable")
+        raise FormatError(f"{what} feature {join_key(key)!r} is {column.dtype}: not storable")

@@ -91,7 +91,7 @@ def check_key(key: Key) -> Key:
         odd = part in {"", ".", ".."} or not is_unicode(part) or any(c in part for c in "/\\\0\n")
         if odd or len(part.encode()) > _LONGEST_NAME:
             raise FormatError(
-                f"A leaf is named {part[:40]!r} ({plural(len(part), 'character')}): that cannot be a file name",
+                f"A feature is named {part[:40]!r} ({plural(len(part), 'character')}): that cannot be a file name",
                 hint="rename it in the source, or open an issue with the dataset's id",
             )
     return key

@@ -186,5 +186,5 @@ def _schema(batch: EpisodeBatch, expected: Schema | None) -> Schema:
                 f"{one[leaf][0]} {list(one[leaf][1])}" if leaf in one else "absent"
                 for one in (expected, found)
             )
-            raise FormatError(f"leaf {leaf!r} is {now}, and {before} in the episodes before")
+            raise FormatError(f"feature {leaf!r} is {now}, and {before} in the episodes before")
     return found

@@ -78,7 +78,7 @@ PART_BYTES = 32 << 20  # bytes of one part; a conversion holds a few of them at 
 NOT_TAKEN = {
     "only": (
         "Features of {source} cannot be chosen before conversion; only those of lerobot can",
-        "leave --only out; load_dataset(…, keys=[…]) loads only some leaves",
+        "leave --only out; load_dataset(…, keys=[…]) loads only some features",
     ),
     "autoreset": (
         "--autoreset is for flat files of agilerl, d4rl, dsrl, neorl; this is {source}",
@@ -155,7 +155,7 @@ class SourceInfo:
     warnings: tuple[str, ...] = ()
     """Notes that are also shown while converting, on what a user would not expect."""
     dropped: tuple[Dropped, ...] = ()
-    """Leaves of the source that no batch will have."""
+    """Features of the source that no batch will have."""
     skipped: tuple[Skipped, ...] = ()
     """Episodes that were skipped when the raw data were made."""
 

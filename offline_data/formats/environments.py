@@ -43,13 +43,13 @@ def space_of(reader: DatasetReader, root: str) -> Any:
     """Return the Gymnasium space of `observation` or `action`.
 
     It is the declared space; if the source declares none, a `Box` with the shape and the limits of
-    the stored dtype (a `Dict` of these for several leaves). Text leaves are strings in a declared
+    the stored dtype (a `Dict` of these for several features). Text features are strings in a declared
     space, and codes otherwise.
 
     Raises:
         MissingDependencyError: gymnasium cannot be imported.
         FormatError: The declared space cannot be read.
-        NotFoundError: The dataset has neither the leaf nor its space.
+        NotFoundError: The dataset has neither the feature nor its space.
     """
     spaces = import_gymnasium(f"{root}_space").spaces
     declared = reader.manifest.spaces.get(root)
@@ -120,7 +120,7 @@ def _box(spaces: ModuleType, shape: Sequence[int], dtype: str, low: Any, high: A
 def space_to_json(space: Any) -> dict[str, Any]:
     """Return a space in the form of Minari's `serialize_space`; bounds that all elements share are one.
 
-    Raises `UsageError` for a space without fixed leaves, such as `Sequence` or `Graph`.
+    Raises `UsageError` for a space without fixed features, such as `Sequence` or `Graph`.
 
     Example:
         >>> import gymnasium

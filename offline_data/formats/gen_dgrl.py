@@ -210,7 +210,7 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
             ("game",): np.array([game], object),
         },
         dropped=tuple(
-            Dropped(key, "Gen-DGRL has no leaf of this name.")
+            Dropped(key, "Gen-DGRL has no feature of this name.")
             for key in sorted(set(arrays) - _KEYS)
         ),
     )

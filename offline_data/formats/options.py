@@ -310,7 +310,7 @@ class Options:
 
     layout: LayoutName | None = _option(
         None,
-        "Storage layout. compact stores each observation once; ted writes one file per leaf, `next` "
+        "Storage layout. compact stores each observation once; ted writes one file per feature, `next` "
         "included, which TensorDict.load_memmap opens. (default: compact)",
         place=1,
         recorded=False,
@@ -415,7 +415,7 @@ class Options:
     )
     mapping: FileMapping | None = _option(
         None,
-        "Read PATH by this mapping. It names the array of each leaf and the ends of episodes; "
+        "Read PATH by this mapping. It names the array of each feature and the ends of episodes; "
         "--inspect proposes one.",
         metavar="FILE.toml",
         parse=read_mapping,

@@ -88,7 +88,7 @@ def check_open(count: int, group: Any) -> None:
     """Raise `FormatError` if so many groups and leaves of a low-level group may not be open at once."""
     if count * _NODE > OPEN:
         raise FormatError(
-            f"{place_of(group)} has groups and leaves that take more than {human_bytes(OPEN)} of memory"
+            f"{place_of(group)} has groups and datasets that take more than {human_bytes(OPEN)} of memory"
         )
 
 

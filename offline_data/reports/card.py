@@ -75,7 +75,7 @@ def dataset_card(
         "## Statistics",
         render(ends_fields(stats)),
         render(leaf_table(stats.leaves)),
-        table_of(("Feature", "Min", "Median", "Max", "Histogram"), _features(info, stats)),
+        table_of(("Dimension", "Min", "Median", "Max", "Histogram"), _features(info, stats)),
         render(spread_table(stats)),
         "## Provenance",
         render(provenance_fields(info)),
@@ -124,7 +124,7 @@ def _description(info: DatasetInfo) -> Iterator[str]:
 
 
 def _features(info: DatasetInfo, stats: DatasetStats) -> Iterator[tuple[str, ...]]:
-    """Yield name, figures and a drawing of each feature, rewards and actions first."""
+    """Yield name, figures and a drawing of each dimension, rewards and actions first."""
     names = names_in(info.about, {leaf.key: leaf.shape for leaf in stats.leaves})
     order = ("next/reward", "action", "observation")
     first = {key: place for place, key in enumerate(order)}

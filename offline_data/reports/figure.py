@@ -109,7 +109,7 @@ def draw_lags(found: Alignment) -> Any:
             axes.set_title(f"{_text(leaf.leaf)}: {verdict}")
             axes.set_xlabel(f"lag in rows, against {_text(leaf.against)}")
             axes.set_ylim(bottom=0)
-        figure.supylabel("error, as a share of that without the leaf", fontsize=8)
+        figure.supylabel("error, as a share of that without the feature", fontsize=8)
     return figure
 
 
@@ -194,7 +194,7 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
     if ranges:
         more = len(pictures.ranges) - len(ranges)
         title = "Ranges: minimum to maximum, 5 to 95 %, 25 to 75 %, median" + (
-            f" (first {plural(len(ranges), 'leaf', 'leaves')}; {more} more)" if more else ""
+            f" (first {plural(len(ranges), 'feature')}; {more} more)" if more else ""
         )
         rows.append(
             (2.5 * -(-len(ranges) // 2) + 0.2, title, lambda part: _all_ranges(part, ranges))

@@ -226,7 +226,7 @@ def select(
     wanted = {pair for pair in every if leaf in {None, pair[0]} and kind in {None, pair[1]}}
     if not wanted:
         asked = " and ".join(
-            f"{name} {value!r}" for name, value in (("leaf", leaf), ("kind", kind)) if value
+            f"{name} {value!r}" for name, value in (("feature", leaf), ("kind", kind)) if value
         )
         raise UsageError(
             f"{pictures.id} has no picture of {asked}; it has "
@@ -248,7 +248,7 @@ def select(
             found = list(histograms_of(one, named))
             histograms += found[:_MOST_SELECTED]
             if (more := len(found) - _MOST_SELECTED) > 0:
-                left_out.append((one.key, plural(more, "more feature")))
+                left_out.append((one.key, plural(more, "more dimension")))
     of_episodes = (pictures.returns, pictures.lengths)
     returns, lengths = (
         one if one and (one.label, "histogram") in wanted else None for one in of_episodes

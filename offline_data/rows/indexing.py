@@ -94,7 +94,7 @@ def _as_tensor(index: Any) -> Tensor:
         raise UsageError(
             f"{index!r} is not an index of transitions; expected an int, a slice, a list, an array, "
             "a tensor or a bool mask",
-            hint='for one leaf of all transitions: buffer[:]["observation"]',
+            hint='for one feature of all transitions: buffer[:]["observation"]',
         ) from error
 
 

@@ -51,7 +51,7 @@ def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     for head in heads:
         if not any(key[: len(head)] == head for key in known):
             names = [join_key(leaf) for leaf in known]
-            raise unknown(UsageError, "There is no leaf", join_key(head), names, count=3)
+            raise unknown(UsageError, "There is no feature", join_key(head), names, count=3)
     return [key for key in known if any(key[: len(head)] == head for head in heads)]
 
 

@@ -37,7 +37,7 @@ class TrajectoryStorage:
     def __init__(self, steps: DatasetStorage, texts: Collection[Key] = ()) -> None:
         own = [name for name in (MASK, TRAJ_IDS, DATASET_INDEX) if (name,) in steps.keys]
         if own:
-            raise UsageError(f"split_trajs=True would overwrite the leaf {' and '.join(own)}")
+            raise UsageError(f"split_trajs=True would overwrite the feature {' and '.join(own)}")
         self.steps = steps
         self._texts = tuple(texts)
         self._starts = torch.from_numpy(steps.reader.starts)

@@ -13,7 +13,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "checkpointer": ((None,), "dumps(path) and loads(path) need none"),
     "cleanup_memmap": ((True, False), "use auto_cleanup of LazyMemmapStorage"),
     "compilable": ((None, False), "leave it out, and compile the code that uses the batches"),
-    "consolidated": ((False,), "leave it out: leaves are contiguous"),
+    "consolidated": ((False,), "leave it out: features are contiguous"),
     "consume_after_n_samples": ((None,), "SamplerWithoutReplacement draws each row once per epoch"),
     "delayed_init": (
         (None, False),
@@ -25,7 +25,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "routing_key": ((None,), "ensemble[i].extend(data) writes to one member"),
     "sample_unit": (
         (None,),
-        "SliceSampler returns windows of rows, derived=[…] leaves of neighbouring rows",
+        "SliceSampler returns windows of rows, derived=[…] features of neighbouring rows",
     ),
     "service_backend": (("direct",), _ONE_PROCESS),
     "service_backend_options": ((None,), _ONE_PROCESS),

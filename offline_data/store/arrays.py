@@ -303,10 +303,10 @@ def observation_leaf(reader: DatasetReader, name: Key) -> Key:
     if not leaves:
         raise UsageError(
             f"{reader.manifest.id} has no observations, which arrays of transitions need",
-            hint="read its leaves from `load_dataset(…)[:]`; text, by `offline_data.Documents`",
+            hint="read its features from `load_dataset(…)[:]`; text, by `offline_data.Documents`",
         )
     known = ", ".join(map(join_key, found or leaves))
     raise UsageError(
-        f"{join_key(name)} is {len(found)} leaves; observations must be one array",
+        f"{join_key(name)} is {len(found)} features; observations must be one array",
         hint=f"set observation_key=… to one of {known}",
     )

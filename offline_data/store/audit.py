@@ -204,7 +204,7 @@ def _check_rows(
             images.check_decoding(step)
     if found:
         names = ", ".join(sorted(map(join_key, found)))
-        raise AuditError(f"The new files have leaves that the source lacks: {names}")
+        raise AuditError(f"The new files have features that the source lacks: {names}")
 
 
 def expected_columns(

@@ -99,7 +99,7 @@ class Content:
         known = len(self._words[leaf]) - 1
         if values.size and not -1 <= values.min() <= values.max() < known:
             raise ManifestError(
-                f"Text leaf {join_key(key)!r} in {self.reader.path} has codes outside its "
+                f"Text feature {join_key(key)!r} in {self.reader.path} has codes outside its "
                 f"{plural(known, 'word')}",
                 hint="`offline-data check --files ID` names damaged files",
             )

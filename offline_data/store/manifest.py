@@ -408,7 +408,7 @@ def _check_tables(manifest: Manifest, sizes: Mapping[str, int]) -> None:
             )
         leaves[name] = _check_table(name, tables[name], sizes)
     if any(leaf.text for table in leaves.values() for leaf in table.values()):
-        _size_of(TEXT, "text leaves", sizes)
+        _size_of(TEXT, "text features", sizes)
     _check_pairs(leaves, set(manifest.two_copies))
 
 
@@ -417,7 +417,7 @@ def _check_pairs(leaves: Mapping[str, Mapping[Key, LeafSpec]], two_copies: set[K
     if TED not in leaves:
         observed = leaves[OBSERVATIONS].keys()
         if any(key[0] in RESERVED_ROOTS for key in observed):
-            raise ValueError(f"{OBSERVATIONS} has a leaf that begins with a name of TED's own")
+            raise ValueError(f"{OBSERVATIONS} has a feature that begins with a name of TED's own")
         twice = leaves[STEPS].keys() & {*observed, *map(next_of, observed)}
         if twice:
             raise ValueError(f"{shown('/'.join(min(twice)))} is in {STEPS} and in {OBSERVATIONS}")
@@ -434,7 +434,7 @@ def _check_table(table: str, spec: TableSpec, sizes: Mapping[str, int]) -> dict[
     by_key: dict[Key, LeafSpec] = {}
     extents: dict[str, list[tuple[int, int, int]]] = {}
     for leaf in spec.leaves:
-        where = f"leaf {shown('/'.join(leaf.key))} of {table}"
+        where = f"feature {shown('/'.join(leaf.key))} of {table}"
         if leaf.key in by_key:
             raise ValueError(f"{where} is there twice")
         by_key[leaf.key] = leaf
@@ -513,7 +513,7 @@ def _check_file(
     stride, done = extents[0][2], 0
     for begin, end, own in sorted(extents):
         if own != stride or (begin < done and end > begin):
-            raise ValueError(f"leaves of {shown(file)} overlap, or have rows of {own} and {stride}")
+            raise ValueError(f"features of {shown(file)} overlap, or have rows of {own}, {stride}")
         done = max(done, end)
     size = _size_of(file, f"{rows} rows of {stride} bytes", sizes)
     if size != rows * stride:
@@ -544,4 +544,4 @@ def _dropped_line(keys: list[str], reason: str) -> str:
         return f"{keys[0]}: {reason}"
     some = [*keys[:2], "…"] if len(keys) > 2 else keys
     each = "Each " + reason.removeprefix("It ") if reason.startswith("It ") else reason
-    return f"{len(keys)} leaves ({', '.join(some)}): {each}"
+    return f"{len(keys)} features ({', '.join(some)}): {each}"

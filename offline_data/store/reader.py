@@ -221,7 +221,7 @@ class DatasetReader:
         if leaf.encoding is None:
             return _view(leaf, spec.rows, partial(self._map, leaf.file))
         kind = leaf.encoding, leaf.dtype, leaf.shape
-        where = f"leaf {join_key(key)!r} of {table} in {self.path}"
+        where = f"feature {join_key(key)!r} of {table} in {self.path}"
         if leaf.encoding == VIDEO:
             if leaf.file not in self._videos:
                 self._videos[leaf.file] = read_videos(self.path, leaf, self.manifest.digests)

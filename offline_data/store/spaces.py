@@ -53,12 +53,12 @@ class LeafSpace:
 
 
 def _words(bounds: NDArray[Any], extreme: Callable[[NDArray[Any]], Any]) -> str:
-    """Return a bound that all features share, each one of a few, or the farthest of many."""
+    """Return a bound that all dimensions share, each one of a few, or the farthest of many."""
     if (bounds == bounds.flat[0]).all():
         return f"{bounds.flat[0]:g}"
     if bounds.size <= _MOST_LISTED:
         return "[" + ", ".join(f"{bound:g}" for bound in bounds.flat) + "]"
-    return f"{extreme(bounds):g} (differs by feature)"
+    return f"{extreme(bounds):g} (differs by dimension)"
 
 
 def leaves_with_space(reader: DatasetReader) -> dict[Key, LeafSpec]:

@@ -113,9 +113,9 @@ class Schema:
             if missing or surplus:
                 names = ", ".join(sorted(join_key(key) for key in missing or surplus))
                 verb = "lack" if missing else "have, unlike the first ones,"
-                raise FormatError(f"{where} {verb} {what} leaves {names}")
+                raise FormatError(f"{where} {verb} {what} features {names}")
             for key, values in found.items():
-                name = f"{what} leaf {join_key(key)!r} of {where}"
+                name = f"{what} feature {join_key(key)!r} of {where}"
                 self._conform_column(name, columns[key], values)
 
     def _conform_column(self, name: str, column: Column, values: NDArray[np.generic]) -> None:
@@ -126,7 +126,7 @@ class Schema:
         if column.encoding and column.encoding != getattr(values, "encoding", None):
             raise FormatError(
                 f"{name} is not {column.encoding}, as the first rows are",
-                hint="one leaf is encoded throughout or not at all: --step decode makes it so",
+                hint="a feature is encoded throughout or not at all: --step decode makes it so",
             )
         codes = self.coded and column.text and values.dtype == column.dtype
         if (values.dtype == object) != column.text and not codes:
@@ -147,7 +147,7 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
         return Column(key, np.dtype(TEXT_DTYPE), values.shape[1:], text=True)
     dtype = values.dtype.newbyteorder("<") if values.dtype.byteorder == ">" else values.dtype
     if dtype not in STORABLE:
-        raise FormatError(f"Leaf {join_key(key)!r} has dtype {values.dtype}, which no tensor has")
+        raise FormatError(f"Feature {join_key(key)!r} is {values.dtype}, which no tensor is")
     encoding = getattr(values, "encoding", None)
     mean = values.nbytes / max(1, len(values)) if encoding else 0
     return Column(key, np.dtype(dtype), values.shape[1:], encoding=encoding, row_bytes=mean)
@@ -169,7 +169,7 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     for column in [*columns, *schema.observations.values()]:
         if column.encoding:
             raise FormatError(
-                f"Layout {TED} has plain memory maps, and leaf {join_key(column.key)!r} is encoded "
+                f"Layout {TED} has plain memory maps, and feature {join_key(column.key)!r} is encoded "
                 f"({column.encoding})",
                 hint="choose layout compact, or decode the images: "
                 "`offline-data preprocess ID --step decode --out NAME`",
@@ -180,9 +180,9 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if len(columns) > most // 2 > 0:  # each is open for writing, and mapped to compare it
         raise FormatError(
-            f"Layout {TED} has a file for each leaf, {len(columns):,} here, and a process may open "
+            f"Layout {TED} has a file for each feature, {len(columns):,} here, and a process may open "
             f"{most:,} files (`ulimit -n`)",
-            hint="choose layout compact, which packs small leaves into one file",
+            hint="choose layout compact, which packs small features into one file",
         )
     return {TED: pack(TED, columns, packed=False)}
 
@@ -208,7 +208,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
             end = offset + c.nbytes
         elif packed and c.key == (ROWS,):
             raise FormatError(
-                f"A large leaf of {table} cannot be called {ROWS!r}: a file has that name"
+                f"A large feature of {table} cannot be called {ROWS!r}: a file has that name"
             )
         else:
             suffix, stride = (BYTES, 0) if c.encoding else (SUFFIX, c.nbytes)
@@ -265,7 +265,7 @@ class Vocabularies:
         def code_of(value: Any) -> int:
             if not isinstance(value, str | None):
                 raise FormatError(
-                    f"Text leaf {join_key(key)!r} has a value of type {type(value).__name__}, "
+                    f"Text feature {join_key(key)!r} has a value of type {type(value).__name__}, "
                     "expected str"
                 )
             return codes.setdefault(value, len(codes) - 1)
@@ -308,7 +308,7 @@ def encode_column(
     cast = exact(values, column.dtype)
     if cast is None:
         raise FormatError(
-            f"Leaf {join_key(column.key)!r} has {values.dtype} values that {column.dtype}, "
+            f"Feature {join_key(column.key)!r} has {values.dtype} values that {column.dtype}, "
             "the type of the first episodes, cannot hold"
         )
     return cast

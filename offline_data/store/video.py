@@ -93,7 +93,7 @@ class StoredVideo:
             place = next((n for n in reversed(range(len(idle))) if idle[n][0] == name), None)
             file = None if place is None else idle.pop(place)[1]
         if file is None:
-            advice = "or leave the leaf out: keys=[…]"
+            advice = "or leave the feature out: keys=[…]"
             file = VideoFile(self.path, self.index, threads=False, instead=advice)
         yield file  # after an error it is not used again
         with _lock:

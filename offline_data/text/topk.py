@@ -53,9 +53,9 @@ class TopKRewardSelector(Transform):  # type: ignore[misc]
     Args:
         total_dialog_turns: Number of dialogs of a prompt to choose from.
         topk_size: Most dialogs to write of them.
-        prompt_key: Leaf with the prompt, a string, in the first row of each dialog.
-        rewards_key: Leaf with the rewards, of any shape; shapes may differ in a lazy stack.
-        done_key: Leaf that is True in the last row of each dialog.
+        prompt_key: Feature with the prompt, a string, in the first row of each dialog.
+        rewards_key: Feature with the rewards, of any shape; shapes may differ in a lazy stack.
+        done_key: Feature that is True in the last row of each dialog.
         verbose: Whether to log each selection (`logging.getLogger("offline_data")`).
 
     Raises:

@@ -272,7 +272,7 @@ class ReplayBuffer(Buffer[Batch]):
         storage = self._growing
         if not isinstance(storage, TensorStorage):
             raise UsageError(
-                f"A {type(storage).__name__} has no leaves",
+                f"A {type(storage).__name__} has no features",
                 hint="buffer[rows] = … replaces whole rows",
             )
         with self._changing() as changed:

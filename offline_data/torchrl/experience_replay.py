@@ -474,7 +474,7 @@ class LeRobotExperienceReplay(SourceExperienceReplay):
         if not decode_video:
             raise UsageError(
                 "decode_video=False is not supported: batches have images",
-                hint="load_dataset(…, keys=[…]) leaves leaves out",
+                hint="load_dataset(…, keys=[…]) leaves features out",
             )
         if num_slices is not None and slice_len is not None:
             raise UsageError("num_slices and slice_len cannot be combined")

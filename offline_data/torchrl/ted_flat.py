@@ -143,7 +143,7 @@ class TED2Flat(_FlatKeys):
         folded = [key for key in moved if key not in self.moved_keys]
         for key in (key for key in folded if key not in leaves):
             raise UsageError(
-                f"The leaf next/{join_key(key)} has no counterpart {join_key(key)} to fold it into",
+                f"The feature next/{join_key(key)} has no counterpart {join_key(key)} to fold it into",
                 hint=f"name it in reward_keys=({join_key(key)!r}, …), for both directions",
             )
         ends = order.ends(_flags(leaves, self.done_key)[order.rows])
@@ -178,7 +178,7 @@ class TED2Flat(_FlatKeys):
         for key in (key for key in leaves if key in self.moved_keys):
             if next_of(key) in leaves and bool(leaves[key].any()):
                 raise UsageError(
-                    f"The root leaf {join_key(key)} is not all zero; in TED only the one under "
+                    f"The root feature {join_key(key)} is not all zero; in TED only the one under "
                     "next is, and the flat form has one of them"
                 )
         inside = (order.written & ~ends)[:-1]
@@ -230,7 +230,7 @@ class Flat2TED(_FlatKeys):
             if len(leaf) != steps:
                 if len(leaf) != len(ends) + int(ends.sum()):
                     raise UsageError(
-                        f"The leaf {join_key(key)} has {plural(len(leaf), 'row')}; expected "
+                        f"The feature {join_key(key)} has {plural(len(leaf), 'row')}; expected "
                         f"{len(ends)}, or "
                         f"{len(ends) + int(ends.sum())} where it has the end of every trajectory"
                     )
@@ -265,5 +265,5 @@ def _positions(ends: Tensor) -> Tensor:
 def _flags(leaves: Leaves, key: Key) -> Tensor:
     """Return a flag of all rows, bool `[N]`; a flag of several elements is True if any is."""
     if key not in leaves:
-        raise UsageError(f"There is no leaf {join_key(key)}, which marks the ends of trajectories")
+        raise UsageError(f"There is no feature {join_key(key)} to mark the ends of trajectories")
     return leaves[key].unsqueeze(-1).flatten(1).any(1)

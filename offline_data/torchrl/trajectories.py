@@ -96,7 +96,7 @@ def _starts(data: TensorDictBase, ids_key: Key, done_key: Key) -> Tensor:
         raise UsageError(
             f"Expected {join_key(ids_key)} or next/{join_key(done_key)} to separate trajectories; "
             "found neither",
-            hint='trajectory_key="episode" sets the leaf, or done_key=… one under next',
+            hint='trajectory_key="episode" sets the feature, or done_key=… one under next',
         )
     starts[1:] = done.reshape(count, *done.shape[data.ndim :], 1).flatten(1).any(1)[:-1]
     starts[:: data.shape[-1]] = True

@@ -182,7 +182,7 @@ class TensorDictMaxValueWriter(Writer):
         if leaf is None:
             raise BufferUsageError(
                 f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",
-                hint="TensorDictMaxValueWriter(rank_key=…) ranks them by another leaf",
+                hint="TensorDictMaxValueWriter(rank_key=…) ranks them by another feature",
             )
         ranks = reduce_values(leaf.detach(), self.reduction).to("cpu", torch.float64)
         if bool(ranks.isnan().any()):

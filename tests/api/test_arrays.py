@@ -219,7 +219,7 @@ def test_a_layout_and_an_id(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said_at_once(toys: Callable[..., Path]) -> None:
     folder = toys([2, 2], text=True)
-    with pytest.raises(UsageError, match="observation is 2 leaves") as error:
+    with pytest.raises(UsageError, match="observation is 2 features") as error:
         offline_data.load_arrays(folder)
     assert error.value.hint is not None
     assert STATE in error.value.hint

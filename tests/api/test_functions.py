@@ -330,7 +330,7 @@ BAD: dict[str, tuple[Any, str]] = {
             {"observations": [1, 2], "actions": [1], "rewards": [1], "terminals": True},
             {"observations": [1.0, 2], "actions": [1], "rewards": [1], "terminals": True},
         ],
-        "episode 1: leaf 'observation' is float64",
+        "episode 1: feature 'observation' is float64",
     ),
     "large beside floats": (
         {**flat(), "rewards": [2**53 + 1, *[0.5] * 5]},

@@ -346,7 +346,7 @@ def test_describe(real: Any) -> None:
     mean = float(ds.episodes["return"].mean())
     assert found.per_episode.returns.mean == pytest.approx(mean)
     table = [line.split() for line in str(found).splitlines()]
-    assert ["LEAF", "TYPE", "MIN", "MAX", "MEAN", "STD", "NAN", "INF"] in table
+    assert ["FEATURE", "TYPE", "MIN", "MAX", "MEAN", "STD", "NAN", "INF"] in table
     assert [row[0] for row in table if len(row) == 8][1:] == [leaf.key for leaf in found.leaves]
     assert ["action", "float32[28]"] in [row[:2] for row in table]
     lines = str(found["action"]).splitlines()

@@ -192,7 +192,7 @@ def test_the_leaf_and_the_row_of_a_damaged_image_are_named(tmp_path: Path) -> No
     file.write_bytes(data)
     restate(folder)
     buffer = offline_data.open_dataset(folder)
-    with pytest.raises(FormatError, match=r"leaf 'observation/pixels' .*, row 2, is not a png"):
+    with pytest.raises(FormatError, match=r"feature 'observation/pixels' .*, row 2, is not a png"):
         buffer[:]
     assert len(buffer[[0, 3]][PIXELS]) == 2
     assert offline_data.open_dataset(folder, decode=False)[2][PIXELS] is not None

@@ -99,7 +99,7 @@ def test_statistics_answer_torchrls_keys_with_a_warning(ds: Dataset) -> None:
         expected = {"size": 6, "capacity": 6, "utilization": 1.0, "write_count": 0}
         others = {"prefetch_queue_size": 0, "initialized": True}
         assert value == {**expected, **others}[key]
-    with pytest.raises(NotFoundError, match="There is no leaf 'sizes'"):
+    with pytest.raises(NotFoundError, match="There is no feature 'sizes'"):
         _ = found["sizes"]
 
 

@@ -18,7 +18,7 @@ def test_align_shows_lags_and_exits_1_where_a_leaf_is_shifted(cli: Cli, tmp_path
     good = write(tmp_path / "good", world(0))
     ran = cli("align", str(good))
     assert ran.code == 0
-    assert "no leaf is shifted; 2 of 2 comparisons decided" in ran.out
+    assert "nothing is shifted; 2 of 2 comparisons decided" in ran.out
     late = write(tmp_path / "late", shifted(world(0), ("action",), 2))
     ran = cli("align", str(late))
     assert ran.code == 1

@@ -58,7 +58,7 @@ def test_what_is_printed(cli: Cli) -> None:
     assert ran.out.splitlines()[:3] == [
         "local:bad@1",
         "  RL020 error   observation, episode 1, row 13: 1 row has 1 NaN and 0 infinite values",
-        "  RL021 warning observation: 1 of 3 features ([0]) is constant",
+        "  RL021 warning observation: 1 of 3 dimensions ([0]) is constant",
     ]
     assert ran.out.splitlines()[-1] == "2 findings (1 error, 1 warning) in 1 of 2 datasets"
     assert cli("check", "--all", *ONLY).out == ran.out
@@ -208,8 +208,8 @@ def test_rules_are_explained(cli: Cli) -> None:
     assert rows.keys() == rule_texts().keys()
     assert rows["RL020"][1:3] == ["non-finite-values", "error"]
     shown = cli("rule", "constant-feature").out
-    assert shown.startswith("RL021 constant-feature, warning\n\nA feature of a leaf has the same")
-    assert "hint: drop the feature" in shown
+    assert shown.startswith("RL021 constant-feature, warning\n\nA dimension of a feature has")
+    assert "hint: drop the dimension" in shown
     assert cli("rule", "RL02", "-q").out == "RL020\nRL021\nRL022\nRL023\n"
     assert cli("rule", "RL000", "--json").json[0]["name"] == "rule-failed"
 

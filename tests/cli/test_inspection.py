@@ -137,7 +137,7 @@ def test_stats_of_each_number(cli: Cli, toy: Path) -> None:
         row[0].startswith("observation/state[") for row in cli("stats", "local:toy").rows
     )
     rows = cli("stats", "local:toy", "--features").rows
-    assert ["FEATURE", "FINITE", "MIN", "MAX", "MEAN", "STD"] in rows
+    assert ["DIMENSION", "FINITE", "MIN", "MAX", "MEAN", "STD"] in rows
     (last,) = [row for row in rows if row[0] == "observation/state[2]"]
     assert last[:4] == ["observation/state[2]", "5", "1001.0", "2003.0"]
     assert float(last[5]) == pytest.approx(statistics.pstdev(states))
@@ -211,7 +211,7 @@ def test_sample(cli: Cli, toy: Path) -> None:
     assert leaves["next/reward"]["dtype"] == "float64"
     assert 1001 <= leaves["observation/state"]["min"] <= leaves["observation/state"]["max"] <= 2002
     rows = cli("sample", "local:toy", "--batch", "7").rows
-    assert rows[0] == ["LEAF", "TYPE", "SHAPE", "MIN", "MAX"]
+    assert rows[0] == ["FEATURE", "TYPE", "SHAPE", "MIN", "MAX"]
     assert ["action", "float32", "[7, 1]"] in [row[:3] for row in rows]
     data = cli("sample", "local:toy", "--batch", "6", "--slices", "2", "--json").json
     assert data["slices"] == 2
@@ -314,7 +314,7 @@ def test_leaves_that_were_dropped_for_one_reason_are_one_line(cli: Cli, tmp_path
         for name, values in (rows | flags | weights).items():
             file[name] = values
     ran = cli("convert", str(tmp_path / "with.hdf5"), "mine")
-    some = "8 leaves (metadata/policy/fc0/b, metadata/policy/fc0/w, …)"
+    some = "8 features (metadata/policy/fc0/b, metadata/policy/fc0/w, …)"
     line = f"{some}: Each belongs to the recording policy and has no value per row."
     assert [one for one in ran.err.splitlines() if "dropped" in one] == [f"dropped {line}"]
     assert [row[1] for row in cli("info", "local:mine").rows if row[0] == "dropped"] == [line]

@@ -110,7 +110,7 @@ def test_a_list_of_rows_that_cannot_be_stacked_is_a_runtime_error() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(8))
     with pytest.raises(RuntimeError, match="Stacking the elements of the list"):
         buffer.extend([torch.rand(4), torch.rand(1)])
-    with pytest.raises(UsageError, match="leaf a is object"):
+    with pytest.raises(UsageError, match="feature a is object"):
         buffer.extend({"a": object()})
 
 
@@ -271,7 +271,7 @@ def test_leaves_by_name_and_in_place() -> None:
     buffer.set_at_(("next", "done"), torch.ones(1, 1, dtype=torch.bool), [2])
     assert buffer["next", "done"][:, 0].tolist() == [False, False, True, False, False, False]
     assert buffer.storage.runs().starts.tolist() == [0, 3]
-    with pytest.raises(UsageError, match="no leaf c"):
+    with pytest.raises(UsageError, match="no feature c"):
         buffer.set_("c", torch.ones(6))
     with pytest.raises(UsageError, match="The rows"):
         buffer[0] = TensorDict({"a": torch.tensor(1.0)})

@@ -118,6 +118,38 @@ def test_every_public_name_once(pages: dict[str, str]) -> None:
             assert name not in listed or name.islower() or page.count(":::") == 1
 
 
+LEAF = re.compile(
+    r"(?<![-={])\bleaf\b(?!:)|\b(all|any|have|its|no|of|other|same|some|text|the|with|\d+) leaves\b",
+    re.IGNORECASE,
+)
+CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+
+
+def texts_of(source: str) -> str:
+    """Return the strings in a line that are more than a word, without expressions and docstrings."""
+    strings = re.findall(r'"([^"\n]*)"', re.sub(r'""".*?"""', "", source, flags=re.DOTALL))
+    return "\n".join(
+        re.sub(r"\{([^{}]|\{[^{}]*\})*\}", "", text) for text in strings if " " in text
+    )
+
+
+@pytest.mark.slow
+def test_a_feature_has_one_name(pages: dict[str, str]) -> None:
+    own = {str(path): path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")}
+    texts = {page: CODE.sub("", text) for page, text in (pages | own).items()}
+    for name in reference.public_names():
+        thing = getattr(offline_data, name)
+        parts = [thing, *(vars(thing).values() if isinstance(thing, type) else ())]
+        ours = (one for one in parts if str(getattr(one, "__module__", "")).startswith("offline"))
+        texts[name] = "\n".join(CODE.sub("", one.__doc__ or "") for one in ours)
+    code = [file for folder in ("offline_data", "cli") for file in (ROOT / folder).rglob("*.py")]
+    texts |= {str(file): texts_of(file.read_text("utf-8")) for file in code}
+    assert_none(
+        (f"{name}: {found[0]}" for name, text in texts.items() if (found := LEAF.search(text))),
+        "call it a feature, as docs/glossary.md has it: `leaf` is in keys and options alone",
+    )
+
+
 EXAMPLE = re.compile("^(Examples?:|```python)$", re.MULTILINE)
 
 

@@ -141,7 +141,7 @@ def test_a_minari_episode_with_many_infos(
     monkeypatch.setattr(hdf5_tree, "OPEN", 400 << 14)
     assert len(read_minari(raw).observations) == 302
     monkeypatch.setattr(hdf5_tree, "OPEN", 200 << 14)
-    with pytest.raises(FormatError, match=r"leaves that take more than 3\.1 MiB of memory"):
+    with pytest.raises(FormatError, match=r"datasets that take more than 3\.1 MiB of memory"):
         read_minari(raw)
 
 

@@ -125,7 +125,7 @@ def test_each_feature_has_its_figures_and_a_drawing(
     info, stats = known
     features = {"action.arm": {"names": ["pan", "lift"]}}
     card = dataset_card(replace(info, about={"features": features}), stats)
-    table = card.partition("| Feature |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = card.partition("| Dimension |")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
     assert [row[0] for row in rows[:4]] == [
         "next/reward", r"action/arm\[0\] pan", r"action/arm\[1\] lift", "action/grip"

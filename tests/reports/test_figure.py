@@ -112,7 +112,7 @@ def test_many_dimensions_are_cut_and_counted(found: DatasetPictures) -> None:
     drawn = figure.draw(wide)
     titles = [part._suptitle.get_text() for part in drawn.subfigs if part._suptitle]
     assert "Actions (first 12; 15 more)" in titles
-    assert any("(first 4 leaves; 2 more)" in title for title in titles)
+    assert any("(first 4 features; 2 more)" in title for title in titles)
     assert "… and 15 more numbers of the action" in chart_lines(wide, 80)
 
 

@@ -172,9 +172,7 @@ class TestSpoiled:
         restate(folder)
         one = pixels(folder)
         np.testing.assert_array_equal(one[2], pictures(3)[2])
-        told = (
-            rf"leaf 'observation/pixels' .*, row 5, is said to be bytes {values[0]} to {values[1]}"
-        )
+        told = rf"feature 'observation/pixels' .*, row 5, is said to be bytes {values[0]} to {values[1]}"
         with pytest.raises(FormatError, match=told):
             one[5]
         assert [problem.file for problem in verify(folder)] == [FILE]
@@ -191,9 +189,9 @@ class TestSpoiled:
         at = twice.index(b"\xff\xc0")
         twice[at:at] = twice[at : at + 19]
         twice[at + 24 : at + 28] = struct.pack(">HH", 60_000, 60_000)  # of the second frame header
-        lies = EncodedColumn.of([bytes(twice)], JPEG, "leaf 'x'")
+        lies = EncodedColumn.of([bytes(twice)], JPEG, "feature 'x'")
         lies.check_headers()  # the first one is right
-        with pytest.raises(FormatError, match="leaf 'x', row 0,"):
+        with pytest.raises(FormatError, match="feature 'x', row 0,"):
             np.asarray(lies)
 
     @pytest.mark.slow

@@ -225,7 +225,7 @@ def test_more_files_than_a_process_may_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (18, 4096))
-    with pytest.raises(FormatError, match=r"a file for each leaf, 13 here.* may open 18 files"):
+    with pytest.raises(FormatError, match=r"a file for each feature, 13 here.* may open 18 files"):
         write_toy(tmp_path / "ted", [toy_batch([2])], layout="ted")
     write_toy(tmp_path / "compact", [toy_batch([2])])
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, 4096))

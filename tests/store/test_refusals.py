@@ -69,7 +69,7 @@ def damaged(folder: Path, place: str) -> Manifest:
 def first_image(folder: Path, encoding: str, image: bytes) -> Manifest:
     """Write a dataset whose first image is another one."""
     images = [image, *column(ROWS - 1).images()]
-    other = EncodedColumn.of(images, (encoding, *PNG[1:]), "leaf 'x' of here")
+    other = EncodedColumn.of(images, (encoding, *PNG[1:]), "feature 'x' of here")
     return wrote(folder, with_pixels(other))
 
 

@@ -264,7 +264,7 @@ def test_frames_of_another_size(here: Path) -> None:
     (leaf,) = (x for x in manifest["schema"][OBSERVATIONS]["leaves"] if x["key"] == [*FILM])
     leaf["shape"] = [64, 48, 3]
     (here / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(FormatError, match=r"has frames of uint8 \[32, 48, 3\], and leaf"):
+    with pytest.raises(FormatError, match=r"has frames of uint8 \[32, 48, 3\], and feature"):
         np.asarray(open_reader(here).leaf(OBSERVATIONS, FILM))
 
 

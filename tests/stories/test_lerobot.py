@@ -38,7 +38,7 @@ def test_every_command_on_real_files(name: str, realdata: Path, shell: Shell) ->
     assert told["transitions"] == about["total_frames"]
     assert told["about"]["features"]["action"]["names"] == about["features"]["action"]["names"]
     if absent:
-        assert "no leaf of images" in shell.run("view", "local:robot", "0", code=2).stderr
+        assert "no image feature" in shell.run("view", "local:robot", "0", code=2).stderr
     else:
         film = shell.json("view", "local:robot", "0", "--out", str(shell.folder / "a.mp4"))
         assert film["fps"] == about["fps"]

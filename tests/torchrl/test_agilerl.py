@@ -107,5 +107,5 @@ def test_a_batch_as_a_transition(ds: Dataset) -> None:
     assert to_transition(batch, done_key="next.done").done.tolist() == [[0], [1], [1]]
     whole = to_transition(batch)
     assert whole.obs["image"].dtype == torch.uint8
-    with pytest.raises(UsageError, match="no leaf goal"):
+    with pytest.raises(UsageError, match="no feature goal"):
         to_transition(batch, observation_key="goal")

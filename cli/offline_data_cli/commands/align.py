@@ -1,4 +1,4 @@
-"""`align`: leaves that are stored some rows late or early."""
+"""`align`: features that are stored some rows late or early."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,13 +18,13 @@ def align(
     dataset: Dataset,
     pair: Annotated[
         list[str] | None,
-        option("Also compare two observation leaves; may be repeated.", metavar="LEAF:LEAF"),
+        option("Also compare two observation features; may be repeated.", metavar="KEY:KEY"),
     ] = None,
     rows: Annotated[int, count("Rows to read, of episodes in random order.")] = 50_000,
     seed: Annotated[int, option("Seed of the order and of the bootstrap.", metavar="N")] = 0,
     fix: Annotated[
         str | None,
-        option("Write local:NAME, in which leaves are shifted back.", metavar="NAME"),
+        option("Write local:NAME, in which features are shifted back.", metavar="NAME"),
     ] = None,
     out: Annotated[
         str | None,
@@ -35,7 +35,7 @@ def align(
     """Find features that are stored some rows late or early.
 
     For lags from -5 to 5 rows, the next observation is predicted from this one and the action, on
-    episodes that the model was not fitted on; rewards and cameras likewise. Exits 1 if a leaf is
+    episodes that the model was not fitted on; rewards and cameras likewise. Exits 1 if a feature is
     shifted and --fix is not given.
     """
     from offline_data import api
@@ -53,7 +53,7 @@ def align(
         notes = (f"{picture} written",)
     if not found.shifts:
         decided = sum(leaf.lag is not None for leaf in found.leaves)
-        line = f"no leaf is shifted; {decided} of {plural(len(found.leaves), 'comparison')} decided"
+        line = f"nothing is shifted; {decided} of {plural(len(found.leaves), 'comparison')} decided"
         return Result(data, (*blocks, line), notes=notes)
     shifted = shift_sentence(found)
     if fix is None:
@@ -70,7 +70,7 @@ def align(
 
 
 def shift_sentence(found: "Alignment") -> str:
-    """Say by how many rows each shifted leaf is late or early."""
+    """Say by how many rows each shifted feature is late or early."""
     return "; ".join(
         f"{leaf} is {plural(abs(lag), 'row')} {'late' if lag > 0 else 'early'}"
         for leaf, lag in found.shifts.items()
@@ -81,7 +81,7 @@ def _split(text: str) -> tuple[str, str]:
     first, colon, second = text.partition(":")
     if not (first and colon and second):
         raise UsageError(
-            f"--pair {text}: expected two leaves of the observation",
+            f"--pair {text}: expected two observation features",
             hint="as in --pair observation/position:observation/velocity",
         )
     return first, second

@@ -88,7 +88,7 @@ def merge(
     datasets: Datasets,
     out: Out,
     common_leaves: Annotated[
-        bool, option("Drop leaves and columns that are not in all datasets.")
+        bool, option("Drop features and columns that are not in all datasets.")
     ] = False,
     cast: Annotated[
         bool, option("Convert numbers to a type that holds all values, or fail.")

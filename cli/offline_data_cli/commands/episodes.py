@@ -24,7 +24,7 @@ def episodes(
     leaf: Annotated[
         str | None,
         option(
-            "Leaf of idle, jerk and velocity. (default: positions or state, else the action)",
+            "Feature of idle, jerk and velocity. (default: positions or state, else the action)",
             metavar="KEY",
         ),
     ] = None,

@@ -57,7 +57,7 @@ def export(
     ] = None,
     observation: Annotated[
         str | None,
-        option("d4rl, d3rlpy, ogbench: the observation to write.", metavar="LEAF"),
+        option("d4rl, d3rlpy, ogbench: the observation to write.", metavar="KEY"),
     ] = None,
     fps: Annotated[
         float | None,
@@ -102,7 +102,7 @@ def export(
     parts = []
     if done.losses:
         title = "would lose" if dry_run else "not in these files"
-        parts.append(table("leaf:keep rows:count reason", done.losses, title))
+        parts.append(table("feature=leaf:keep rows:count reason", done.losses, title))
     size = f"{plural(done.transitions, 'transition')} in {plural(done.episodes, 'episode')}"
     if dry_run:
         nothing = "" if done.losses else "; nothing would be lost"

@@ -150,7 +150,7 @@ def tail(
 
 
 def words_of(decode: "Decode | None", reader: "DatasetReader", key: str, value: Any) -> str | None:
-    """Return the text of a leaf of tokens, shortened; None: another leaf, or nothing decodes it."""
+    """Return the text of a token feature, shortened; None: another feature, or nothing decodes it."""
     from offline_data.analysis.checks.tokens import token_leaves
     from offline_data.episode.fields import split_key
 
@@ -191,7 +191,7 @@ def sample(
 def sample_result(
     entry: "Entry", batch: int, slices: int | None = None, seed: int | None = None
 ) -> Result:
-    """Sample one batch of a dataset and return its leaves as a result."""
+    """Sample one batch of a dataset and return its features as a result."""
     from offline_data.analysis.info import NO_REWARDS
     from offline_data.analysis.sample import random_rows, sampled_leaves
     from offline_data.episode.fields import REWARD
@@ -204,7 +204,7 @@ def sample_result(
     data = {"id": str(entry.id), "batch": batch, "slices": slices, "seed": seed}
     data |= {"seconds": seconds, "leaves": leaves}
     shown = table(
-        "leaf type shape min:number max:number",
+        "feature=leaf type shape min:number max:number",
         [(key, v.dtype, str(list(v.shape)), v.min, v.max) for key, v in leaves.items()],
     )
     of = f" in slices of {slices}" if slices else ""
@@ -218,21 +218,21 @@ def sample_result(
 def stats(
     context: Context,
     dataset: Dataset,
-    features: Annotated[bool, option("Also show each element, such as action[0].")] = False,
+    features: Annotated[bool, option("Also show each dimension, such as action[0].")] = False,
     quantiles: Annotated[
-        bool, option("Also show 1, 10, 50, 90 and 99 % quantiles of elements.")
+        bool, option("Also show 1, 10, 50, 90 and 99 % quantiles of dimensions.")
     ] = False,
     chunk: Annotated[
         int | None, count("Also describe all action chunks of N rows.", max=_MOST)
     ] = None,
     relative_to: Annotated[
         str | None,
-        option("Also describe actions minus this observation.", metavar="LEAF"),
+        option("Also describe actions minus this observation.", metavar="KEY"),
     ] = None,
     absolute: Annotated[
         list[int] | None,
         option(
-            "Action element to leave absolute; may be repeated.",
+            "Action dimension to leave absolute; may be repeated.",
             metavar="I",
             min=0,
         ),
@@ -244,7 +244,7 @@ def stats(
         str | None,
         option(
             "With --openpi: the robot's state. (default: --relative-to, else observation/state)",
-            metavar="LEAF",
+            metavar="KEY",
         ),
     ] = None,
     force: Annotated[bool, option("Replace FILE if it exists.")] = False,
@@ -276,7 +276,7 @@ def stats(
 
 
 def stats_result(found: "DatasetStats", features: bool = False, quantiles: bool = False) -> Result:
-    """Return the statistics of a dataset as a result; its JSON always has those of each feature."""
+    """Return the statistics of a dataset as a result; its JSON always has those of each dimension."""
     from offline_data.analysis.figures import stats_blocks
 
     blocks = stats_blocks(found, features=features, quantiles=quantiles)

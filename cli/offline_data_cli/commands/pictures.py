@@ -59,7 +59,7 @@ def plot(
     if list_:
         pairs = [pair for pair in drawable(found) if leaf in {None, pair[0]}]
         data = [{"leaf": key, "kind": what} for key, what in pairs]
-        return Result(data, non_empty(table("leaf kind", data)), [key for key, _ in pairs])
+        return Result(data, non_empty(table("feature=leaf kind", data)), [key for key, _ in pairs])
     if leaf or kind:
         found = select(reader, found, leaf, kind.value if kind else None)
     if not path:

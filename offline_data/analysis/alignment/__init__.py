@@ -1,1 +1,1 @@
-"""Whether the leaves of a dataset are aligned: which action led to which observation."""
+"""Whether the features of a dataset are aligned: which action led to which observation."""

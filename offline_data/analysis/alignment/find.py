@@ -41,26 +41,26 @@ SIDE = 16  # height and width to which images are reduced
 @pickled_by_name
 @dataclass(frozen=True, kw_only=True)
 class LeafAlignment(LagEstimate):
-    """The lag of one leaf against others: the rows by which it is late."""
+    """The lag of one feature against others: the rows by which it is late."""
 
     leaf: str
-    """`action`, `next/reward`, or a camera or other leaf of the observation."""
+    """`action`, `next/reward`, or a camera or other feature of the observation."""
     against: str
-    """Leaves that it is compared with."""
+    """Features that it is compared with."""
     kind: Kind
 
 
 @pickled_by_name
 @dataclass(frozen=True, repr=False)
 class Alignment(Document):
-    """The lags of the leaves of a dataset."""
+    """The lags of the features of a dataset."""
 
     id: str
     leaves: tuple[LeafAlignment, ...]
 
     def blocks(self) -> list[Block]:
         verdicts = table(
-            "leaf against:clip lag:keep why=reason:clip episodes:count",
+            "feature=leaf against:clip lag:keep why=reason:clip episodes:count",
             self.leaves,
             lag=lambda leaf: (
                 "undecided" if leaf.lag is None else f"{leaf.lag:+d}" if leaf.lag else "0"
@@ -69,17 +69,17 @@ class Alignment(Document):
         measured = [leaf for leaf in self.leaves if leaf.errors]
         lags = sorted(measured[0].errors) if measured else []
         errors = table(
-            " ".join(["leaf", *(f"{lag}=errors.{lag}" for lag in lags)]),
+            " ".join(["feature=leaf", *(f"{lag}=errors.{lag}" for lag in lags)]),
             [(leaf.leaf, *(f"{leaf.errors[lag]:.2f}" for lag in lags)) for leaf in measured],
-            "error at each lag, as a share of that of a model without the leaf",
+            "error at each lag, as a share of that of a model without the feature",
         )
         return [verdicts, *non_empty(errors)]
 
     @property
     def shifts(self) -> dict[str, int]:
-        """Rows by which each shifted leaf is late, by name; empty if no shift was found.
+        """Rows by which each shifted feature is late, by name; empty if no shift was found.
 
-        If all decided leaves of the observation agree, the action is shifted; if the action is aligned
+        If all decided features of the observation agree, the action is shifted; if the action is aligned
         with some of them, the others are.
         """
         found = {leaf.leaf: leaf.lag for leaf in self.leaves if leaf.kind != "action" and leaf.lag}
@@ -91,7 +91,7 @@ class Alignment(Document):
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Steps of `preprocess` that shift these leaves back."""
+        """Steps of `preprocess` that shift these features back."""
         return tuple(f"shift:{leaf},by={lag}" for leaf, lag in self.shifts.items())
 
 
@@ -109,23 +109,23 @@ def align_dataset(
     most_rows: int = MOST_ROWS,
     seed: int = 0,
 ) -> Alignment:
-    """Find the lags of actions, rewards and cameras, and of `pairs` of leaves of the observation.
+    """Find the lags of actions, rewards and cameras, and of `pairs` of features of the observation.
 
     Predicts, on episodes that the model was not fitted on:
 
-    - the change of each leaf of the observation from its value and `action[t + k]`;
+    - the change of each feature of the observation from its value and `action[t + k]`;
     - the reward from observations before and after, the action, and features of them;
     - the change of a camera's images, reduced to 16 × 16, from that of the observations;
-    - of a pair, the change of the second leaf from that of the first.
+    - of a pair, the change of the second feature from that of the first.
 
-    Leaves of `info` are not used. Reads up to `most_rows` rows, of cameras at most 5,000, of
+    Features of `info` are not used. Reads up to `most_rows` rows, of cameras at most 5,000, of
     episodes in random order (by `seed`, as the bootstrap). Raises `NotFoundError` if a pair names
-    another leaf than numeric ones of the observation.
+    another feature than numeric ones of the observation.
     """
     known = {join_key(k): k for k, leaf in reader.observation_leaves.items() if _is_numeric(leaf)}
     for name in (name for pair in pairs for name in pair):
         if name not in known:
-            raise unknown(NotFoundError, "There is no numeric leaf of the observation", name, known)
+            raise unknown(NotFoundError, "There is no numeric observation feature", name, known)
     keys = [key for key in known.values() if key[0] != "info"]
     if not keys:
         return Alignment(reader.manifest.id, ())

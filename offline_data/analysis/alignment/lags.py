@@ -1,6 +1,6 @@
 """Find the lag between two series by held-out ridge regression.
 
-The leaf that may be shifted is compared at lags k from -5 to 5. It either helps to predict a target,
+The feature that may be shifted is compared at lags k from -5 to 5. It either helps to predict a target,
 as an action does with the next observation, or is predicted itself, as a reward is:
 
 ```
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LagEstimate:
-    """The lag of a leaf, and how well each lag predicts.
+    """The lag of a feature, and how well each lag predicts.
 
     A lag of k means that the value that belongs to row t is stored in row t + k.
     """
@@ -92,7 +92,7 @@ class LagEstimate:
     reason: Reason | None = None
     """Why it is undecided; None if it is decided."""
     errors: dict[int, float] = field(default_factory=dict)
-    """Error at each lag as a multiple of the error without the leaf that is compared, or, if it is
+    """Error at each lag as a multiple of the error without the feature that is compared, or, if it is
     predicted itself, of its variance: geometric mean over columns, on held-out episodes."""
     best: int | None = None
     """Lag with the smallest error, decided or not."""
@@ -110,7 +110,7 @@ class LagEstimate:
 
 
 def find_lag(groups: Iterable[Series], *, seed: int = 0) -> LagEstimate:
-    """Find the lag of a leaf; undecided if the data do not decide.
+    """Find the lag of a feature; undecided if the data do not decide.
 
     Skips rows next to values that are not finite, and episodes of fewer than 12 rows. Takes
     O(rows · columns²) time, and memory for one group and columns² products of each, where columns

@@ -82,9 +82,9 @@ class RowBlock:
         return self.ends[self.reader.final[self.first_episode :][: len(self.ends)]]
 
     def values(self, key: Key) -> NDArray[Any] | EncodedColumn:
-        """Return each value of a leaf once.
+        """Return each value of a feature once.
 
-        A leaf of steps (`next/reward`) has a row for each transition. A leaf of observations has
+        A feature of steps (`next/reward`) has a row for each transition. A feature of observations has
         one for each transition, before the action, and one after each of `known_ends`:
 
         ```
@@ -92,19 +92,19 @@ class RowBlock:
         row             0  1  2  3 | 4  5
         ```
 
-        Encoded leaves stay encoded; `numpy.asarray` of some rows of them decodes these.
+        Encoded features stay encoded; `numpy.asarray` of some rows of them decodes these.
         """
         if key not in self._values:
             self._values[key] = self._read(key)
         return self._values[key]
 
     def numbers(self, key: Key) -> NDArray[Any]:
-        """Return `values` of a leaf that is not encoded."""
+        """Return `values` of a feature that is not encoded."""
         found = self.values(key)
         return found if isinstance(found, np.ndarray) else np.asarray(found)
 
     def extremes(self, key: Key) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return minimum and maximum of each feature of `values`, `[*shape]`; NaN where one is."""
+        """Return minimum and maximum of each dimension of `values`, `[*shape]`; NaN where one is."""
         if key not in self._extremes:
             values = self.numbers(key)
             self._extremes[key] = _reduce(np.minimum, values), _reduce(np.maximum, values)
@@ -145,14 +145,14 @@ def _final_rows(ends: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def blocks(reader: DatasetReader, leaves: Iterable[LeafSpec], items: int) -> Iterator[RowBlock]:
-    """Cut a dataset into blocks of about `items` numbers of these leaves."""
+    """Cut a dataset into blocks of about `items` numbers of these features."""
     step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
     for first in range(0, reader.transitions, step):
         yield RowBlock(reader, first, min(first + step, reader.transitions))
 
 
 def all_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
-    """Return the leaves of steps and of observations, without `episode`, by root key."""
+    """Return the features of steps and of observations, without `episode`, by root key."""
     return {key: leaf for key, leaf in reader.leaves.items() if key != EPISODE}
 
 
@@ -163,13 +163,13 @@ def is_image(leaf: LeafSpec) -> bool:
 
 
 def is_numeric(leaf: LeafSpec) -> bool:
-    """Return True for a leaf of real numbers, one at least, that is not an image, text or flag."""
+    """Return True for a feature of real numbers, one at least, that is not an image, text or flag."""
     other = leaf.text or is_image(leaf) or leaf.dtype == "bool" or "complex" in leaf.dtype
     return prod(leaf.shape) > 0 and not other
 
 
 def numeric(leaves: Mapping[Key, LeafSpec], root: str = "") -> dict[Key, LeafSpec]:
-    """Return those of some leaves that `is_numeric` accepts, below one root or all."""
+    """Return those of some features that `is_numeric` accepts, below one root or all."""
     return {k: one for k, one in leaves.items() if is_numeric(one) and root in ("", k[0])}
 
 

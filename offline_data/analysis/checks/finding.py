@@ -1,4 +1,4 @@
-"""Findings: what a rule found, in which leaf, episode and row of which dataset."""
+"""Findings: what a rule found, in which feature, episode and row of which dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # from the least to the m
 @pickled_by_name
 @dataclass(frozen=True)
 class Finding:
-    """One finding of a rule. All places with the same cause in one leaf are one finding."""
+    """One finding of a rule. All places with the same cause in one feature are one finding."""
 
     code: str
     """Code of the rule, `RL020`."""
@@ -31,7 +31,7 @@ class Finding:
     message: str
     """The finding with figures, in one sentence without a full stop."""
     leaf: str | None = None
-    """TED key of the leaf, parts joined by `/`; None if the finding is of no leaf."""
+    """TED key of the feature, parts joined by `/`; None if the finding is of no feature."""
     episode: int | None = None
     """Episode of the first place, counted from 0."""
     row: int | None = None
@@ -39,19 +39,19 @@ class Finding:
     count: int = 1
     """Number of places: rows, episodes or files, as the message says."""
     about: str | None = None
-    """Distinguishes findings of one rule in one leaf: a feature, a file, another dataset."""
+    """Distinguishes findings of one rule in one feature: a dimension, a file, another dataset."""
     hint: str | None = None
     """Next step."""
 
     @property
     def identity(self) -> tuple[str, str, str | None, str | None]:
-        """Key that stays equal when the data change: dataset without revision, code, leaf and `about`."""
+        """Key that stays equal when the data change: dataset without revision, code, feature and `about`."""
         leaf = None if self.leaf is None else self.leaf.removeprefix("next/")
         return (without_revision(self.dataset), self.code, leaf, self.about)
 
     @property
     def where(self) -> str:
-        """Leaf and first place as text: `action, episode 3, row 1204`; empty if there is none."""
+        """Feature and first place as text: `action, episode 3, row 1204`; empty if there is none."""
         parts = [self.leaf] if self.leaf else []
         parts += [f"episode {self.episode}"] if self.episode is not None else []
         parts += [f"row {self.row}"] if self.row is not None else []
@@ -72,7 +72,7 @@ class CheckedDataset:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Outcome of a run: findings ordered by dataset as given, then severity, code and leaf."""
+    """Outcome of a run: findings ordered by dataset as given, then severity, code and feature."""
 
     datasets: tuple[CheckedDataset, ...]
     rules: tuple[str, ...]

@@ -20,14 +20,14 @@ from offline_data.store.reader import DatasetReader
 
 
 class Measured(NamedTuple):
-    """A dataset and what a rule measured of its leaves."""
+    """A dataset and what a rule measured of its features."""
 
     reader: DatasetReader
     leaves: Mapping[Key, Any]
 
 
 class Tally(SimpleNamespace):
-    """Figures of some rows of a leaf, by name; `+` joins those of the rows after them.
+    """Figures of some rows of a feature, by name; `+` joins those of the rows after them.
 
     Both have the same names. Numbers, arrays and counters add up; the first `place`, the least
     `low` and the greatest `high` stay. `number` is how many rows, or values, a finding is about.
@@ -59,10 +59,10 @@ class Rule(ABC):
     The first paragraph of a subclass's docstring says in one sentence what the rule looks for, the
     rest explains why it matters and when a finding is harmless; `offline-data explain CODE` prints it.
 
-    A run creates each rule once. It passes each leaf that `leaves` names to `measure`, block by
-    block, in several threads, merges the results of a leaf in order of rows, and passes them to
+    A run creates each rule once. It passes each feature that `leaves` names to `measure`, block by
+    block, in several threads, merges the results of a feature in order of rows, and passes them to
     `of_leaf`. A rule whose measures are a `Tally` may override `message` instead: it then has one
-    finding for each leaf. Rules that need no rows, only the manifest or the table of episodes,
+    finding for each feature. Rules that need no rows, only the manifest or the table of episodes,
     override `findings` alone; rules that compare datasets with each other override `across`.
 
     Args:
@@ -98,33 +98,33 @@ class Rule(ABC):
         self.limits: Mapping[str, float] = {**self.thresholds, **given}
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
-        """Return the leaves of steps or observations (root keys) to pass to `measure`."""
+        """Return the features of steps or observations (root keys) to pass to `measure`."""
         del reader
         return ()
 
     def measure(self, block: RowBlock, key: Key) -> Any:
-        """Measure one leaf in one block; None if there is nothing to remember.
+        """Measure one feature in one block; None if there is nothing to remember.
 
         Called in threads: must not change the rule.
         """
         raise NotImplementedError
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Join the measures of two consecutive parts of a leaf, neither of them None."""
+        """Join the measures of two consecutive parts of a feature, neither of them None."""
         return first + second
 
     def findings(self, measured: Measured) -> Iterable[Finding]:
-        """Return the findings of one dataset, from what `measure` returned for each leaf."""
+        """Return the findings of one dataset, from what `measure` returned for each feature."""
         for key, found in measured.leaves.items():
             yield from self.of_leaf(measured.reader, key, found)
 
     def of_leaf(self, reader: DatasetReader, key: Key, found: Any) -> Iterable[Finding]:
-        """Return the findings on one leaf, from its merged measures."""
+        """Return the findings on one feature, from its merged measures."""
         if found and (message := self.message(reader, key, found)):
             yield self.finding(reader, message, found.place, count=found.number)
 
     def message(self, reader: DatasetReader, key: Key, found: Tally) -> str:
-        """Return the finding on one leaf, at `found.place` on `found.number` rows; empty: none."""
+        """Return the finding on one feature, at `found.place` on `found.number` rows; empty: none."""
         del reader, key, found
         return ""
 
@@ -147,7 +147,7 @@ class Rule(ABC):
         severity: Severity | None = None,
         hint: str | None = None,
     ) -> Finding:
-        """Make a finding of this rule; `place` sets leaf, episode and row unless these are given."""
+        """Make a finding of this rule; `place` sets feature, episode and row unless these are given."""
         if place is not None:
             leaf = leaf or place.leaf
             episode, row = place.episode, place.row

@@ -235,7 +235,7 @@ def query(
         rows = buffer.at_rows(places if runs.order is None else runs.order.rows(places))
         if not isinstance(rows, TensorDictBase):
             raise TypeError(
-                "query needs tensordict-backed rows, whose leaves a predicate reads; found "
+                "query needs tensordict-backed rows, whose features a predicate reads; found "
                 f"{type(rows).__name__}"
             )
         trajectory = Trajectory(rows)

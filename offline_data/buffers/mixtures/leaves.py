@@ -96,7 +96,7 @@ class Agreement:
         known, positions, dtypes = self.members[number]
         if keys != known:
             changed = ", ".join(sorted(map(join_key, {*keys} ^ {*known})))
-            raise UsageError(f"Some leaves of member {number} come and go: {changed}")
+            raise UsageError(f"Some features of member {number} come and go: {changed}")
         inner = leaves[keys.index(SOURCE_KEY)] if number in self.nested else 0
         leaves = [leaves[position] for position in positions]
         for key, leaf, dtype, shape in zip(self.keys, leaves, dtypes, self._shapes, strict=True):
@@ -147,8 +147,8 @@ def flat(batch: Any, member: int) -> tuple[tuple[Key, ...], list[Tensor]]:
                 flatten(value, key)
             else:
                 raise UsageError(
-                    f"The leaf {join_key(key)!r} of member {member} is not a tensor",
-                    hint="leave out decode_text and decode=False, or the leaf: keys=[…] of the member",
+                    f"The feature {join_key(key)!r} of member {member} is not a tensor",
+                    hint="leave out decode_text and decode=False, or the feature: keys=[…] of the member",
                 )
 
     flatten(batch, ())
@@ -172,7 +172,7 @@ def rename_keys(keys: Iterable[Key], rename: Rename | None, member: int) -> dict
         length = next(lengths, 0)
         name = heads[key[:length]] + key[length:] if length else key
         if name in names:
-            raise UsageError(f"Two leaves of member {member} are called {join_key(name)!r}")
+            raise UsageError(f"Two features of member {member} are called {join_key(name)!r}")
         names[name] = number
     return names
 
@@ -189,10 +189,10 @@ def _used_names(
 ) -> list[Key]:
     every = list(names) if keys is None else _select(list(names), keys, member)
     if INDEX_KEY not in names:
-        raise UsageError(f"The batches of member {member} have no leaf 'index'")
+        raise UsageError(f"The batches of member {member} have no feature 'index'")
     if SOURCE_KEY in every and not nested:
         raise UsageError(
-            f"Member {member} has a leaf 'source', where a mixture says which member a row is from",
+            f"Member {member} has a feature 'source', where a mixture says which member a row is from",
             hint='keys=[…] leaves it out; rename=[{"other": "source"}, …] gives it another name',
         )
     return [key for key in every if key not in (INDEX_KEY, SOURCE_KEY)]
@@ -206,8 +206,8 @@ def _common(used: Mapping[int, Sequence[Key]]) -> list[Key]:
     if any(extra.values()):
         text = "; ".join(f"member {m} has {', '.join(keys)}" for m, keys in extra.items() if keys)
         raise UsageError(
-            f"Some leaves are not in all members: {text}",
-            hint="keys=[…] takes those named, rename=[…] gives a member's leaves other names",
+            f"Some features are not in all members: {text}",
+            hint="keys=[…] takes those named, rename=[…] gives a member's features other names",
         )
     return common
 
@@ -218,14 +218,14 @@ def _row_of(
     shapes = {f"member {m} {tuple(leaf.shape[1:])}": leaf.shape[1:] for m, leaf in column.items()}
     if len({*shapes.values()}) > 1:
         raise UsageError(
-            f"The leaf {join_key(key)!r} has rows of different shapes: {', '.join(shapes)}",
+            f"The feature {join_key(key)!r} has rows of different shapes: {', '.join(shapes)}",
             hint="leave it out by keys=[…], or bring it to one shape by a member's transform",
         )
     dtypes = {f"member {m} {str(leaf.dtype)[6:]}": leaf.dtype for m, leaf in column.items()}
     dtype = common_dtype(key, dtypes.values())
     if len({*dtypes.values()}) > 1 and not cast:
         raise UsageError(
-            f"The leaf {join_key(key)!r} has different item types: {', '.join(dtypes)}",
+            f"The feature {join_key(key)!r} has different item types: {', '.join(dtypes)}",
             hint=f"cast=True makes it {str(dtype)[6:]}",
         )
     return next(iter(shapes.values())), dtype
@@ -246,7 +246,7 @@ def cast_exactly(key: Key, leaf: Tensor, dtype: torch.dtype, member: int) -> Ten
     if wrong.any():
         value = leaf.cpu()[torch.from_numpy(wrong)][0].item()
         raise UsageError(
-            f"The leaf {join_key(key)!r} is {str(leaf.dtype)[6:]} in member {member} and "
+            f"The feature {join_key(key)!r} is {str(leaf.dtype)[6:]} in member {member} and "
             f"{str(dtype)[6:]} in the mixture, which does not hold {value}",
             hint="leave it out by keys=[…], or cast it by a member's transform",
         )
@@ -272,7 +272,7 @@ def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) 
     for key, (first, second) in differing.items():
         if key in keys:
             raise UsageError(
-                f"The text leaf {join_key(key)!r} has codes of different vocabularies in "
+                f"The text feature {join_key(key)!r} has codes of different vocabularies in "
                 f"members {first} and {second}",
                 hint="leave it out: keys=[…]",
             )

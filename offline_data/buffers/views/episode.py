@@ -107,7 +107,7 @@ class Episode:
             raise UsageError(
                 f"Episodes have no {join_key(name)!r} both at the root and under next",
                 hint=f"episode.observed(key) supports {', '.join(sorted(known)) or 'no key'}; a "
-                "dataset opened with keys= needs the leaf under next, too",
+                "dataset opened with keys= needs the feature under next, too",
             )
         if isinstance(before, TensorDictBase):  # one may have more leaves than the other
             return torch.cat([before, after[-1:].select(*before.keys())])
@@ -134,7 +134,7 @@ class Episode:
             if leaf is None and key == REWARD and np.isnan(self.return_):
                 continue
             if leaf is None:
-                raise UsageError(f"The transitions have no leaf {join_key(key)!r}")
+                raise UsageError(f"The transitions have no feature {join_key(key)!r}")
             leaves[name] = _arrays(leaf)
         scalars = {
             name: leaves[name].reshape(self.length, -1)
@@ -239,4 +239,4 @@ def _leaf_table(data: TensorDictBase) -> Table:
         kind = str(getattr(leaf, "dtype", None) or "text").removeprefix("torch.")
         name = key if isinstance(key, str) else join_key(key)
         rows.append((name, kind, str(list(getattr(leaf, "shape", ())))))
-    return table("leaf:code type shape", rows)
+    return table("feature:code type shape", rows)

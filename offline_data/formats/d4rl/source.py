@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def leaf_of(name: str) -> Key:
-    """Return the step leaf of a column that is kept unchanged: `infos/…`, and others with N rows.
+    """Return the step feature of a column that is kept unchanged: `infos/…`, and others with N rows.
 
     It belongs to the observation of its row, before the action. Raises `FormatError` if a part of the
     name is not a valid file name.
@@ -195,7 +195,7 @@ def cut_to_episodes(
 
 @dataclass(frozen=True, eq=False)
 class D4RLEpisodes(FlatEpisodes, RandomAccess):
-    """The episodes of a D4RL file; see `FlatEpisodes` for its leaves."""
+    """The episodes of a D4RL file; see `FlatEpisodes` for its features."""
 
     info: SourceInfo
     """Description for the manifest."""

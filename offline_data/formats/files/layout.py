@@ -206,7 +206,7 @@ class Layout:
         if after != (given == "next_array") and (given is not None):
             raise UsageError(
                 f"{self.whose} final_observation is {given!r}, and there is "
-                f"{'a' if after else 'no'} leaf next/observation"
+                f"{'a' if after else 'no'} feature next/observation"
             )
         if after:
             return "next_array"

@@ -45,7 +45,7 @@ _MAX_BYTES = 1 << 20
 _EXAMPLE = "`offline-data convert PATH --inspect --out map.toml` proposes a mapping"
 
 Name: TypeAlias = Annotated[str, Check("the name of an array", lambda text: 0 < len(text) <= 1000)]
-Leaf: TypeAlias = Annotated[str, Check("a leaf, such as observation/state or next/reward", bool)]
+Leaf: TypeAlias = Annotated[str, Check("a feature, such as observation/state or next/reward", bool)]
 
 
 def _is_pattern(text: str) -> bool:
@@ -142,16 +142,16 @@ class FileMapping:
         roots = {key[0] for key in self.keys}
         for root in ("action", "observation"):
             if root not in roots:
-                raise UsageError(f"expected a leaf {root!r} below [leaves]")
+                raise UsageError(f"expected a feature {root!r} below [leaves]")
         above = {key[:end] for key in self.keys for end in range(1, len(key))} & self.keys.keys()
         if above:
-            raise UsageError(f"{'/'.join(min(above))} is a leaf, and there are leaves below it")
+            raise UsageError(f"{'/'.join(min(above))} is a feature, and has features below it")
         known = {"done", "terminated", "truncated"}
         for key in self.keys:
             if (key[0] in RESERVED_ROOTS - {"next"}) or (
                 key[0] == "next" and (set(key[1:2]) & known)
             ):
-                raise UsageError(f"{'/'.join(key)} cannot be a leaf; flags are ends.{key[-1]}")
+                raise UsageError(f"{'/'.join(key)} cannot be a feature; flags are ends.{key[-1]}")
         if self.each is not None and self.rows == "episodes":
             raise UsageError("an episode has a group (each), or a row (rows): give one of them")
         if self.parts == "table" and self.each is None:

@@ -19,9 +19,9 @@ OBSERVATION: Key = ("observation",)
 
 @dataclass(frozen=True, eq=False)
 class FlatEpisodes:
-    """The episodes of a flat file, whose columns become leaves.
+    """The episodes of a flat file, whose columns become features.
 
-    | column | leaf | rows |
+    | column | feature | rows |
     |---|---|---|
     | observations | `observation`, the last row from the next observations, else repeated | N + E |
     | actions | `action`, of the file's dtype and shape: numbers `[N]` stay `[N]` | N |
@@ -30,7 +30,7 @@ class FlatEpisodes:
     | others | what the format's `leaf_of` says; numbers under `next` are `[N, 1]` as rewards | N |
 
     Where episodes are kept although a next observation is not the following row, they become the
-    step leaf `next/observation`, and `observation` one of N rows.
+    step feature `next/observation`, and `observation` one of N rows.
     """
 
     flat: FlatFile

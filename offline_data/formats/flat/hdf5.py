@@ -49,7 +49,7 @@ _TEXT = 64 << 10  # bytes of the longest single value that is kept
 
 @dataclass(frozen=True)
 class FlatFormat:
-    """Column names of a flat format, and the leaves of all other columns.
+    """Column names of a flat format, and the features of all other columns.
 
     `truncated` and `next_observation` are optional in a file.
     """
@@ -57,7 +57,7 @@ class FlatFormat:
     title: str
     """Its name, for messages: `D4RL`."""
     leaf_of: Callable[[str], Key]
-    """Step leaf of a column without a meaning below; may raise `FormatError`. A plain function."""
+    """Step feature of a column without a meaning below; may raise `FormatError`. A plain function."""
     observation: str = "observations"
     action: str = "actions"
     reward: str = "rewards"
@@ -126,7 +126,7 @@ class FlatFile:
 
     @property
     def others(self) -> dict[str, Key]:
-        """Columns without a meaning of their own, with the step leaf each becomes."""
+        """Columns without a meaning of their own, with the step feature each becomes."""
         names = (name for name in self.columns if name not in self.format.known_columns)
         try:
             return {name: self.format.leaf_of(name) for name in names}

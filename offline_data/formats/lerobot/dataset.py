@@ -74,8 +74,8 @@ NOTE_DONE = (
 NOTE_TRUNCATED = "The source does not say how episodes end: all are truncated."
 NOTE_EARLY = "next.done is set before the last row of an episode, which is not cut there."
 NOTE_NUMBERS = (
-    "Rows are in the order of episode_index and frame_index, which are not leaves; the episode table "
-    "has episode_index, and the text of task_index is the leaf task."
+    "Rows are in the order of episode_index and frame_index, which are not kept as features; the episode table "
+    "has episode_index, and the text of task_index is the feature task."
 )
 NOTE_OFF_GRID = "the timestamp is not a multiple of 1/fps; it is as recorded."
 NOTE_VIDEO = (

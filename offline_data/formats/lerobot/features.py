@@ -80,7 +80,7 @@ def read_features(
             dropped.append(Dropped(name, f"Its type {shown(dtype)} is not read."))
     twice = {one.key for one in found}
     if len(twice) < len(found):
-        raise FormatError(f"{where}: two features have the same leaf among {sorted(keys)}")
+        raise FormatError(f"{where}: two features become one, among {sorted(keys)}")
     return found, dropped
 
 

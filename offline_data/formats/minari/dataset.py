@@ -58,7 +58,7 @@ NOTE_FIRST_LEFT = (
 )
 
 _SKIP = "`download` and `convert` leave it out with --skip-bad-features"
-_UNPLANNED = "Only some episodes have it, and not those examined to choose the leaves."
+_UNPLANNED = "Only some episodes have it, and not those examined to choose the features."
 _EPISODE_COLUMNS = {"id": np.int64, "seed": np.int64, "options": object, "metadata": object}
 _LOOKED_AT = 16  # evenly spaced episodes from which leaves of infos are collected
 _SPARE = 1.25  # spare capacity of a part for episodes longer than average

@@ -86,7 +86,7 @@ def read_leaves(folder: Path, features: Sequence[Feature]) -> StoredLeaves | Non
     if missing := stated.keys() - known.keys():
         raise FormatError(f"{path} names {min(missing)!r}, which is not among the features")
     if len({(leaf.table, leaf.key) for leaf in stated.values()}) < len(stated):
-        raise FormatError(f"{path} names a leaf twice")
+        raise FormatError(f"{path} names a feature twice")
     keys = {
         name: REWARD if one.path == _REWARD else key_of(one.path, in_steps=one.in_steps)
         for name, one in known.items()

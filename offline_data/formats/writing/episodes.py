@@ -161,13 +161,13 @@ class ExportedEpisodes:
             if different:
                 leaf = different[0]
                 found = [
-                    next((str(one) for one in member.leaves if one.key == leaf.key), "no such leaf")
+                    next((str(one) for one in member.leaves if one.key == leaf.key), "missing")
                     for member in (first, other)
                 ]
                 raise UsageError(
-                    f"{first.reader.manifest.id} and {other.reader.manifest.id} differ in leaf "
+                    f"{first.reader.manifest.id} and {other.reader.manifest.id} differ in feature "
                     f"{shorten(leaf.label)!r}: {found[0]} and {found[1]}; an export has one schema",
-                    hint="export them one by one, or make the leaves equal with `preprocess`",
+                    hint="export them one by one, or make the features equal with `preprocess`",
                 )
         if not len(self.lengths):
             raise UsageError("There are no episodes to export: the view is empty")

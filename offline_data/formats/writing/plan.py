@@ -126,7 +126,7 @@ def _missing_root(root: str, episodes: ExportedEpisodes, target: ExportTarget) -
     found = "it has no place for those of" if there else "there are none in"
     return UsageError(
         f"{target.name} needs {root}s, and {found} {episodes.reader.manifest.id}",
-        hint="choose parquet, hf or ted, which have any leaves",
+        hint="choose parquet, hf or ted, which hold any feature",
     )
 
 
@@ -165,7 +165,7 @@ def _single_leaves(episodes: ExportedEpisodes, target: ExportTarget, options: Ex
         if len(keys) != 1:
             named = join_names(map(join_key, keys))
             raise UsageError(
-                f"{target.name} has one array of {root}s, and the dataset has {len(keys)} leaves: {named}",
+                f"{target.name} has one array of {root}s, and the dataset has {len(keys)} features: {named}",
                 hint=f"choose one: --observation {join_key(keys[0])}"
                 if root == "observation"
                 else "make one of them with `preprocess`, or choose another format",
@@ -193,7 +193,7 @@ def _refusal(leaf: Leaf, holds: Holds) -> str:
     if leaf.table != "episodes" and "info" in {root, *below} and not infos:
         return "there is no place for infos"
     if root in {"extra", "state"} and not holds.extra:
-        return "there is no place for other leaves"
+        return "there is no place for other features"
     return ""
 
 

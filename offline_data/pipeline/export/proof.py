@@ -70,7 +70,7 @@ class _Tally:
         if count and self._rows[leaf] > sum(inf if rows is None else rows for rows in listed):
             at = "" if isinstance(rows, int) else f", first in row {rows[0]} of these"
             raise IntegrityError(
-                f"{self.name}: leaf {shorten(leaf)!r} differs in {count:,} of {plural(of, 'row')} {self.where}"
+                f"{self.name}: feature {shorten(leaf)!r} differs in {count:,} of {plural(of, 'row')} {self.where}"
                 f"{at}, which is not in the list of losses",
                 hint=hint,
             )
@@ -152,7 +152,7 @@ def _compare(
                 continue
             if not {(table, key), (table, key[:1])} & target.added:
                 raise IntegrityError(
-                    f"{job.name} has a leaf {shorten(join_key(key))!r} that was not written"
+                    f"{job.name} has a feature {shorten(join_key(key))!r} that was not written"
                 )
             if any(loss.leaf == join_key(key) for loss in tally.losses):
                 tally.add(join_key(key), len(column), len(column))
@@ -195,7 +195,7 @@ def _compare_leaf(
 def _column(found: EpisodeBatch, table: Table, key: Key, name: str) -> Any:
     column = getattr(found, table).get(key)
     if column is None:
-        raise IntegrityError(f"{name}: leaf {shorten(join_key(key))!r} was not read back")
+        raise IntegrityError(f"{name}: feature {shorten(join_key(key))!r} was not read back")
     return column
 
 
@@ -204,7 +204,7 @@ def _differing(place: LeafPlace, back: Any, values: Any, name: str) -> NDArray[n
     dtype = np.dtype(object if place.dtype == "text" else place.dtype)
     if back.dtype != dtype or _plain(back) != _plain(values):
         raise IntegrityError(
-            f"{name}: leaf {shorten(join_key(place.key))!r} is {back.dtype} {list(back.shape[1:])} in "
+            f"{name}: feature {shorten(join_key(place.key))!r} is {back.dtype} {list(back.shape[1:])} in "
             f"{plural(len(back), 'row')}, expected {dtype} {list(values.shape[1:])} in {len(values)}"
         )
     differ = _far_apart if place.lossy else _unequal
@@ -215,7 +215,7 @@ def _differing(place: LeafPlace, back: Any, values: Any, name: str) -> NDArray[n
         found.append(differ(one.reshape(other.shape), other) + at)
     if place.lossy and np.concatenate(found).size:
         raise IntegrityError(
-            f"{name}: leaf {shorten(join_key(place.key))!r} differs in {len(np.concatenate(found)):,} of "
+            f"{name}: feature {shorten(join_key(place.key))!r} differs in {len(np.concatenate(found)):,} of "
             f"{plural(len(values), 'row')} by more than {MEAN_ERROR} of 255 on average",
             hint="write images without loss: --video none",
         )

@@ -167,7 +167,7 @@ def _refuse_dropped(dropped: Sequence[Dropped]) -> None:
     if dropped:
         first = dropped[0]
         raise StrictError(
-            f"--strict: {plural(len(dropped), 'leaf', 'leaves')} cannot be kept, first "
+            f"--strict: {plural(len(dropped), 'feature')} cannot be kept, first "
             f"{first.key!r}: {first.reason}",
             hint="without --strict they are left out and listed in the manifest under `dropped`",
         )

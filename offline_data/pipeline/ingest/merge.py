@@ -227,10 +227,10 @@ def _reconcile(
     if problems:
         more = len(problems) - _MOST_NAMED
         listed = "; ".join(problems[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
-        count = plural(len(problems), "leaf differs", "leaves differ")
+        count = plural(len(problems), "feature differs", "features differ")
         raise UsageError(f"{count}: {listed}", hint=_advise(needs))
     if not any(kind == "step" and key[0] in ACTION_ROOTS for kind, key in dtypes):
-        raise UsageError("The datasets have no action leaf in common")
+        raise UsageError("The datasets have no action feature in common")
     return dtypes, dropped, converted
 
 

@@ -52,7 +52,7 @@ def header_of(
     changed = [name for name in parent.spaces if _space_changed(name, plan, reader)]
     notes = [*parent.notes, *plan.recipe.notes()]
     if changed:
-        notes.append(f"Spaces of {' and '.join(changed)} are left out: these leaves have changed")
+        notes.append(f"Spaces of {' and '.join(changed)} are left out: these features have changed")
     said = {**parent.about, **parent.environment}
     tells = any(said.get(name) is not None for name in _REWARD_SCALES)
     if tells and not all(isinstance(step, Selection) for step in plan.recipe.steps):

@@ -189,7 +189,7 @@ class Recipe:
                 place = chunk.place(row, observed=key in chunk.batch.observations)
                 raise StepError(
                     f"The recipe gives {join_key(key)!r} at {place} the code "
-                    f"{codes[row].tolist()}, which is out of range: this leaf is text, with codes from "
+                    f"{codes[row].tolist()}, which is out of range: this feature is text, with codes from "
                     f"-1 (missing) to {len(words) - 1}",
                     hint="store numbers under another name, or as another type than int32",
                 )

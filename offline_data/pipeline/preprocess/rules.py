@@ -135,7 +135,7 @@ def _forgotten(manifest: Manifest, key: Key) -> str:
     for step in _old_recipe(manifest):
         if step.get("step") in _CHANGING and _selects(step, key):
             return (
-                f"; step {step['step']!r} of an earlier version changed the root leaf and not `next`: "
+                f"; step {step['step']!r} of an earlier version changed the root feature and not `next`: "
                 f"make the dataset again with `{_command_of(manifest)}`"
             )
     return ""

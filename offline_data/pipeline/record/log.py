@@ -308,7 +308,7 @@ def _read_head(line: bytes, where: str) -> tuple[str, dict[str, Any]]:
 def _check_leaves(leaves: tuple[LogLeaf, ...]) -> tuple[LogLeaf, ...]:
     by_key = {check_key(leaf.key): leaf for leaf in leaves}
     if len(by_key) < len(leaves):
-        raise ValueError("a leaf is listed twice")
+        raise ValueError("a feature is listed twice")
     if by_key.get(REWARD) != LogLeaf(REWARD, "float64", (1,), "steps"):
         raise ValueError("its rewards are missing")
     return leaves

@@ -352,7 +352,7 @@ class Recorder:
             column.fix(leaf.dtype)
         if other := next((key for key in known if "info" not in key[:2]), None):
             raise FormatError(
-                f"The recording of {self._dataset} is damaged: it has the leaf {join_key(other)}",
+                f"The recording of {self._dataset} is damaged: it has the feature {join_key(other)}",
                 hint="delete it: force=True",
             )
         self._infos.leaves = tuple(known.values())

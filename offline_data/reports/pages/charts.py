@@ -113,8 +113,8 @@ def ranges(
     *,
     note: str = "",
 ) -> Html:
-    """Return a box for each feature: five levels `[features]` by name, the least first."""
-    data = {"x": "feature", "labels": list(labels), "levels": _series(levels)}
+    """Return a box for each dimension: five levels `[features]` by name, the least first."""
+    data = {"x": "dimension", "labels": list(labels), "levels": _series(levels)}
     return _chart("ranges", title, note, data)
 
 

@@ -109,7 +109,7 @@ def _schemas(infos: Sequence[DatasetInfo], names: Sequence[str]) -> Html:
             kinds if same else [element("b", kind or "absent", class_="warning") for kind in kinds]
         )
         rows.append((element("code", key), *cells))
-    return table_of(("Leaf", *map(sections.dataset_name, names)), rows)
+    return table_of(("Feature", *map(sections.dataset_name, names)), rows)
 
 
 def _kind(info: DatasetInfo, key: str) -> str:
@@ -195,7 +195,7 @@ def _steps(one: Histogram) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def _distributions(
     readers: Sequence[DatasetReader], found: dict[str, DatasetStats]
 ) -> list[Html | None]:
-    """Return the features by distance, the farthest first: the first ones drawn, all in a table."""
+    """Return the quantities by distance, the farthest first: the first ones drawn, all in a table."""
     exact = {name: _of_episodes(name, readers) for name in ("return", "length")}
     quantities = {
         name: dict(zip(found, parts, strict=True)) for name, parts in exact.items() if parts
@@ -221,17 +221,17 @@ def _distributions(
     drawn = differing[:_MOST_DRAWN]
     same = len(order) - len(differing)
     rows = [(element("code", label), f"{far[label]:.3f}") for label in differing[_MOST_DRAWN:]]
-    what = f"{plural(len(order), 'feature')} in common, "
+    what = f"{plural(len(order), 'quantity', 'quantities')} in common, "
     what += "all identical." if same == len(order) else f"{same or 'none'} identical."
     lone = Counter(label.partition("[")[0] for label in quantities if label not in common)
-    missing = [f"{key} ({plural(count, 'feature')})" for key, count in lone.items()]
+    missing = [f"{key} ({plural(count, 'dimension')})" for key, count in lone.items()]
     return [
         element("p", what),
         element("p", f"Not in every dataset: {', '.join(missing)}.") if missing else None,
         element("p", _ABOUT, class_="soft") if drawn else None,
         charts.legend(list(found)) if drawn else None,
         element("div", (_overlaid(common[one], far[one]) for one in drawn), class_="grid wide"),
-        table_of(("Feature", "Distance"), rows, numbers=1) if rows else None,
+        table_of(("Quantity", "Distance"), rows, numbers=1) if rows else None,
     ]
 
 

@@ -1,4 +1,4 @@
-"""Values of a leaf over an episode: curves of a few features, a heat map of many."""
+"""Values of a feature over an episode: curves of a few dimensions, a heat map of many."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def curves_parts(
     marks: Sequence[tuple[int, str]] = (),
     note: str = "",
 ) -> Iterator[Html]:
-    """Yield the charts of a leaf over an episode, and a sentence on features that do not change."""
+    """Yield the charts of a feature over an episode, and a sentence on dimensions that do not change."""
     values, key, steps = curves.values, curves.key, curves.steps
     constant = (values == values[:, :1]).all(1) & (len(steps) > 1) & np.isfinite(values[:, 0])
     if len(values) >= WIDE and not constant.all():
@@ -47,7 +47,7 @@ def curves_parts(
 
 
 def constants_sentence(values: dict[str, float], features: int) -> str:
-    """Return that features never change, by their names; `features` is the number of all.
+    """Return that dimensions never change, by their names; `features` is the number of all.
 
     Example:
         >>> constants_sentence({"[0]": 0.0, "[2]": 0.0, "[3]": 1.0}, 5)
@@ -61,7 +61,7 @@ def constants_sentence(values: dict[str, float], features: int) -> str:
     if len(values) == features and len(by_value) == 1:
         return f"Always {next(iter(by_value)):.6g}."
     if len(values) >= WIDE:
-        return f"{len(values):,} of {features:,} features never change."
+        return f"{len(values):,} of {features:,} dimensions never change."
     parts = []
     for value, names in by_value.items():
         *before, last = names

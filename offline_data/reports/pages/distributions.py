@@ -119,7 +119,7 @@ def _leaf(leaf: LeafStats, names: tuple[str, ...]) -> Html:
     }
     each += [chart_of(one) for one in found if one.constant and one.not_finite]
     folded = (
-        element("summary", plural(len(each) - _FIRST, "more feature")),
+        element("summary", plural(len(each) - _FIRST, "more dimension")),
         element("div", each[_FIRST:], class_="grid"),
     )
     return as_html(

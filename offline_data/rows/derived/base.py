@@ -181,7 +181,7 @@ def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
     for key in keys:
         if key not in known:
             raise UsageError(
-                f"{name} needs the leaf {join_key(key)!r}; batches have "
+                f"{name} needs the feature {join_key(key)!r}; batches have "
                 f"{', '.join(map(join_key, known))}",
                 hint="add it to keys= of the buffer, if the dataset has it",
             )
@@ -196,8 +196,8 @@ def check_stored(
     for key in keys:
         if key not in own or not _same(batch.get(key), stored.get(key)):
             raise UsageError(
-                f"{name} reads the leaf {join_key(key)!r} from the storage, but an earlier "
-                "function in derived= added or changed that leaf",
+                f"{name} reads the feature {join_key(key)!r} from the storage, but an earlier "
+                "function in derived= added or changed that feature",
                 hint="an order that works: n_step or relabel, frame_stack, action_chunk, "
                 "return_to_go, normalize",
             )

@@ -83,7 +83,7 @@ def deltas_of(reader: DatasetReader, deltas: Mapping[Any, Iterable[float]]) -> D
     for key in made.keys:
         if key not in known:
             names = [join_key(one) for one in known]
-            raise unknown(UsageError, "delta_timestamps: no leaf is called", join_key(key), names)
+            raise unknown(UsageError, "delta_timestamps: no feature", join_key(key), names)
     return made
 
 

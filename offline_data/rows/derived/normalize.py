@@ -334,7 +334,7 @@ class Normalizer(CachedLeaf):
                 leaves = (
                     ", ".join(f"{join_key(k)} {[*n]}" for k, n in x.items()) for x in (shapes, own)
                 )
-                raise UsageError("Joint statistics need the same leaves: " + "; ".join(leaves))
+                raise UsageError("Joint statistics need the same features: " + "; ".join(leaves))
             stored, every = storage.only(shapes), storage.rows(valid_only=False)
             step = max(1, CHUNK_ITEMS // max(1, sum(map(math.prod, shapes.values()))))
             for begin in range(0, every.count, step):
@@ -421,7 +421,7 @@ class Normalizer(CachedLeaf):
         if isinstance(values, tuple):
             return tuple(part(str(number), value) for number, value in enumerate(values))
         raise UsageError(
-            f"{join_key(name)!r} has the leaves {', '.join(map(join_key, below))}; found "
+            f"{join_key(name)!r} has the features {', '.join(map(join_key, below))}; found "
             f"{type(values).__name__}, expected a dict, tuple or TensorDict of them"
         )
 

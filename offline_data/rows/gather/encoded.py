@@ -101,7 +101,7 @@ class ImageBytes:
                 raise UsageError(
                     f"decode=False hands out the bytes of images, and {join_key(key)!r} is a video, "
                     "whose frames have none of their own",
-                    hint="leave decode=False out, or the leaf: keys=[…]",
+                    hint="leave decode=False out, or the feature: keys=[…]",
                 )
 
     def __call__(self, batch: Any) -> Any:
@@ -111,7 +111,7 @@ class ImageBytes:
             numbers = batch.get(key)
             if numbers.dtype != torch.int64:
                 raise UsageError(
-                    f"With decode=False the leaf {join_key(key)!r} is the bytes of images, which "
+                    f"With decode=False the feature {join_key(key)!r} is the bytes of images, which "
                     "derived= cannot compute with",
                     hint="leave out decode=False",
                 )

@@ -112,7 +112,7 @@ class Boundaries:
             raise UsageError(
                 f"The episodes of a dataset are stored; {', '.join(map(join_key, keys))} cannot "
                 "replace them",
-                hint="leave traj_key, end_key and end_keys out; to cut episodes by another leaf, "
+                hint="leave traj_key, end_key and end_keys out; to cut episodes by another feature, "
                 "copy the rows to a LazyTensorStorage",
             )
 

@@ -344,7 +344,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         if getattr(rows[INDEX], "shape", ())[:1] != (len(numbers),):
             raise fields.wrong(draw, whose, "rows", f"rows of {len(numbers)} members")
         if not info.keys() <= {*range(len(numbers))}:
-            raise fields.wrong(draw, whose, "info", "leaves by sub-batch")
+            raise fields.wrong(draw, whose, "info", "features by sub-batch")
         for part, (number, own) in enumerate(zip(numbers, rows[INDEX], strict=True)):
             one = {"rows": own, "info": info.get(part, {}), "last": draw["last"]}
             its_own = self.members[number]._draw_of(one, state["members"][number])

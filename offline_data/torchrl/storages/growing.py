@@ -439,7 +439,7 @@ class GrowingStorage(Saves):
             if not isinstance(leaf, torch.Tensor):
                 leaf = self._encode_text(key, leaf).reshape(whole)
             elif key in self._words:
-                raise UsageError(f"The leaf {join_key(key)} is a tensor; stored rows have text")
+                raise UsageError(f"The feature {join_key(key)} is a tensor; stored rows have text")
             converted[key] = flat(leaf, dims)
         return converted, data if frame.template is None else {}
 
@@ -452,7 +452,7 @@ class GrowingStorage(Saves):
 
     def _encode_text(self, key: Key, leaf: Any) -> Tensor:
         if self._leaves and key not in self._words:
-            raise UsageError(f"The leaf {join_key(key)} is text; stored rows have no such text")
+            raise UsageError(f"The feature {join_key(key)} is text; stored rows have no such text")
         words = self._words.setdefault(key, [])
         known = {word: code for code, word in enumerate(words)}
         found = np.asarray(leaf.tolist(), dtype=object).reshape(-1).tolist()
@@ -483,7 +483,7 @@ class GrowingStorage(Saves):
             raise UsageError(
                 f"The rows {' and '.join(filter(None, parts))}; the stored rows have "
                 f"{', '.join(map(join_key, self._leaves))}",
-                hint="the first write determines the leaves: data.select(…) leaves others out",
+                hint="the first write determines the features: data.select(…) leaves others out",
             )
         for key, leaf in leaves.items():
             check_fits(key, leaf, self._leaves[key], count)
@@ -537,7 +537,7 @@ class GrowingStorage(Saves):
                 )
             if state.words.keys() != self._words.keys() and self._words:
                 raise UsageError(
-                    f"The state has the text leaves {[*state.words]}; expected {[*self._words]}"
+                    f"The state has the text features {[*state.words]}; expected {[*self._words]}"
                 )
             self._check_leaves(state.leaves, count)
         return state.width
@@ -557,7 +557,7 @@ class GrowingStorage(Saves):
     def _written_leaves(self) -> Leaves:
         if not self._leaves:
             raise BufferUsageError(
-                "The storage is empty; its leaves are unknown until the first row is written"
+                "The storage is empty; its features are unknown until the first row is written"
             )
         return self._leaves
 

@@ -1,4 +1,4 @@
-"""Rows as leaves: conversion of written data to tensors by key, and back."""
+"""Rows as features: conversion of written data to tensors by key, and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Leaves: TypeAlias = "dict[Key, Tensor]"  # tensors by key; a bare tensor has the
 
 @pickled_by_name
 class Frame(NamedTuple):
-    """Structure of rows besides their leaves."""
+    """Structure of rows besides their features."""
 
     template: Any = None  # tree with a leaf's number in place of each leaf; None for a TensorDict
     names: tuple[str | None, ...] = ()  # dimension names of a TensorDict row
@@ -59,7 +59,7 @@ class Frame(NamedTuple):
         return batch
 
     def tree(self, leaves: Sequence[Tensor]) -> Any:
-        """Return the template with its numbers replaced by leaves."""
+        """Return the template with its numbers replaced by features."""
         return pytree.tree_map(lambda number: leaves[number], self.template)
 
 
@@ -90,7 +90,7 @@ class StoredRows:
         self.leaves, self.shape = dict(content["leaves"]), tuple(content["shape"])
         self.columns = tuple(content.get("columns", ()))
         self.width: int = math.prod(self.columns)
-        yield "leaves", self.leaves and _are_keys(self.leaves), "leaves by key"
+        yield "leaves", self.leaves and _are_keys(self.leaves), "features by key"
         fits = len(self.columns) == ndim - 1 or not (count or self.columns)
         yield "columns", fits, f"{ndim - 1} numbers"
         # That of an earlier version has no names or nested parts, or is missing.
@@ -148,9 +148,9 @@ def _are_keys(leaves: Leaves) -> bool:
 
 
 def leaves_of(data: Any, *, index: bool = False, text: bool = False) -> Leaves:
-    """Return the leaves of rows: a TensorDict, tensorclass or tensor, or dicts, tuples, lists of them.
+    """Return the features of rows: a TensorDict, tensorclass or tensor, or dicts, tuples, lists of them.
 
-    The `index` of a TensorDict is left out unless `index` is True. With `text`, leaves may be strings,
+    The `index` of a TensorDict is left out unless `index` is True. With `text`, features may be strings,
     returned unchanged. Raises `UsageError` for anything else.
     """
     if isinstance(data, torch.Tensor):
@@ -161,13 +161,13 @@ def leaves_of(data: Any, *, index: bool = False, text: bool = False) -> Leaves:
     items = data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf)
     leaves = {key if isinstance(key, tuple) else (key,): leaf for key, leaf in items}
     if not leaves:
-        raise UsageError("The rows have no leaves", hint="a row has at least one tensor")
+        raise UsageError("The rows have no features", hint="a row has at least one tensor")
     if not index:
         if any(key[:1] == INDEX for key in leaves):
             check_index(data.get("index"), data)
         leaves.pop(INDEX, None)
         if not leaves:
-            raise UsageError("The rows have no leaf except index, which is computed and not stored")
+            raise UsageError("The rows have no feature except index, which is computed, not stored")
     for key, leaf in leaves.items():
         if not isinstance(leaf, torch.Tensor) and not (text and is_text(leaf)):
             raise _no_tensor(join_key(key), leaf)
@@ -190,7 +190,7 @@ def _leaves_of_tree(data: Any) -> Leaves:
             raise _no_tensor(join_key(key), leaf)
         leaves[key] = leaf
     if not leaves:
-        raise UsageError("The rows have no leaves", hint="a row has at least one tensor")
+        raise UsageError("The rows have no features", hint="a row has at least one tensor")
     return leaves
 
 
@@ -201,20 +201,20 @@ def _name(part: Any) -> str:
 
 def _no_tensor(name: str, leaf: Any) -> UsageError:
     return UsageError(
-        f"The leaf {name} is {type(leaf).__name__}; expected a tensor, or strings in a TensorDict",
+        f"The feature {name} is {type(leaf).__name__}; expected a tensor, or strings in a TensorDict",
         hint="a ListStorage accepts anything",
     )
 
 
 def is_text(leaf: Any) -> bool:
-    """Return True if a leaf of a TensorDict is one or more strings."""
+    """Return True if a feature of a TensorDict is one or more strings."""
     return isinstance(leaf, NonTensorData | NonTensorStack) and all(
         isinstance(text, str) for text in np.asarray(leaf.tolist(), dtype=object).reshape(-1)
     )
 
 
 def texts(codes: Tensor, words: Sequence[str]) -> Any:
-    """Return the strings of codes `[B, …]`, `B >= 1`, as a leaf of a TensorDict."""
+    """Return the strings of codes `[B, …]`, `B >= 1`, as a feature of a TensorDict."""
     found = np.asarray([*words], dtype=object)[codes.cpu().numpy()]
     return NonTensorStack.from_list(found.tolist())
 
@@ -226,9 +226,9 @@ def plain(data: Any) -> Any:
 
 
 def check_index(index: Any, data: TensorDictBase) -> None:
-    """Warn that a leaf `index` is not stored, unless the data are a batch of a dataset.
+    """Warn that a feature `index` is not stored, unless the data are a batch of a dataset.
 
-    Raises `UsageError` if the leaf cannot be the row numbers of a batch.
+    Raises `UsageError` if the feature cannot be the row numbers of a batch.
     """
     if index is None:
         return
@@ -242,13 +242,13 @@ def check_index(index: Any, data: TensorDictBase) -> None:
         found = list(index.shape)
     if found is not None:
         raise UsageError(
-            f"The leaf index is {found}; in batches it is the row of the buffer, torch.int64 "
-            f"{list(data.batch_size)}, so a leaf of your own needs another name",
+            f"The feature index is {found}; in batches it is the row of the buffer, torch.int64 "
+            f"{list(data.batch_size)}, so a feature of your own needs another name",
             hint=hint,
         )
     if data.get("episode", None) is None:
         warnings.warn(
-            "The leaf index is not stored: in batches it is the row of this buffer; " + hint,
+            "The feature index is not stored: in batches it is the row of this buffer; " + hint,
             stacklevel=2,
         )
 
@@ -278,7 +278,7 @@ def across(data: Any, dim: int) -> Any:
 
 
 def flat(data: Any, dims: int) -> Any:
-    """Return a leaf with its first `dims` dimensions flattened; with 0, as one row."""
+    """Return a feature with its first `dims` dimensions flattened; with 0, as one row."""
     return data.unsqueeze(0) if not dims else data.flatten(0, dims - 1) if dims > 1 else data
 
 
@@ -288,7 +288,7 @@ def count_of(data: Any) -> int:
     found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
     named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)
     if isinstance(data, tuple) and any(type(row) is torch.Tensor for row in data):
-        found = "a tuple of tensors, which may be rows or leaves of rows"
+        found = "a tuple of tensors, which may be rows or features of rows"
     elif ndim and hasattr(data, "__getitem__") and not named:
         return len(data)
     raise UsageError(
@@ -308,14 +308,14 @@ def stack_rows(rows: list[Any]) -> Any:
         kinds = ", ".join(sorted({type(row).__name__ for row in rows}))
         raise BufferUsageError(
             f"Stacking the elements of the list resulted in an error: they are {kinds}; {error}",
-            hint="rows are TensorDicts with the same leaves, tensors of one shape, or dicts and tuples "
+            hint="rows are TensorDicts with the same features, tensors of one shape, or dicts and tuples "
             "of them; a ListStorage accepts anything",
         ) from error
 
 
 def check_fits(key: Key, leaf: Tensor, stored: Tensor, count: int) -> None:
-    """Raise `UsageError` if `count` rows of a leaf cannot be written to the stored leaf."""
-    name = f"The leaf {join_key(key)}" if key else "The tensor"
+    """Raise `UsageError` if `count` rows of a feature cannot be written to the stored feature."""
+    name = f"The feature {join_key(key)}" if key else "The tensor"
     expected = (count, *stored.shape[1:])
     if tuple(leaf.shape) != expected:
         raise UsageError(

@@ -153,7 +153,7 @@ class ListStorage(GrowingStorage):
         found = [leaf.reshape(-1) for leaf in leaves if leaf is not None]
         if found and len(found) < len(leaves):
             row = next(row for row, leaf in enumerate(leaves) if leaf is None)
-            raise UsageError(f"Row {row} has no leaf {join_key(key)}, which other rows have")
+            raise UsageError(f"Row {row} has no feature {join_key(key)}, which other rows have")
         return torch.stack(found) if found else None
 
     def _mark(self, key: Key) -> Tensor | None:

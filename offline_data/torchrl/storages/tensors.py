@@ -122,7 +122,7 @@ class TensorStorage(GrowingStorage):
         for key, leaf in leaves.items():
             if key not in known:
                 raise UsageError(
-                    f"There is no leaf {join_key(key)}; there are {', '.join(map(join_key, known))}"
+                    f"There is no feature {join_key(key)}; there are {', '.join(map(join_key, known))}"
                 )
             check_fits(key, leaf, known[key], rows.numel())
         positions = rows.reshape(-1)
@@ -172,7 +172,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; unwritten rows are
     zero). A pickled storage contains the folder, not the rows: another process sees the values in
     the same files, and as many rows as there were when it was pickled. Rows that are not
-    TensorDicts are stored as leaves of one, by pytree path.
+    TensorDicts are stored as features of one, by pytree path.
 
     Args:
         max_size: Capacity in rows.

@@ -218,5 +218,5 @@ def _missing(boundaries: Boundaries) -> UsageError:
         f"The sampler needs trajectories in "
         f"{' or '.join(join_key(key) for key in keys if key is not None)}, which the rows "
         "do not have",
-        hint="traj_key, end_key and end_keys of the sampler set the leaves",
+        hint="traj_key, end_key and end_keys of the sampler set the features",
     )

@@ -94,7 +94,7 @@ def test_pairs(tmp_path: Path) -> None:
     found = offline_data.align(folder, pairs=[("observation/velocity", "observation/late")])
     pair = found.leaves[-1]
     assert (pair.kind, pair.leaf, pair.lag) == ("pair", "observation/late", 2)
-    with pytest.raises(NotFoundError, match="no numeric leaf of the observation"):
+    with pytest.raises(NotFoundError, match="no numeric observation feature"):
         offline_data.align(folder, pairs=[("observation/velocty", "observation/late")])
     with pytest.raises(UsageError, match="rows=0"):
         offline_data.align(folder, rows=0)

@@ -113,7 +113,7 @@ def test_saturated(write: Write) -> None:
     actions = clean_batch().steps["action",].copy()
     actions[:, 1] = np.where(np.arange(41) % 3, 1, -1)
     (one,) = found(with_actions(write, actions, BOX), "RL031")
-    assert one.message == "1 of 2 features ([1]) is at the bounds in 100 % of the rows at most"
+    assert one.message == "1 of 2 dimensions ([1]) is at the bounds in 100 % of the rows at most"
     actions[:22, 1] = 0
     assert found(with_actions(write, actions, BOX), "RL031") == []
 

@@ -75,7 +75,7 @@ def test_assert_clean(root: Path) -> None:
     assert lines[1:4] == [
         "local:bad@1",
         "  RL020 error   observation, episode 1, row 13: 1 row has 1 NaN and 0 infinite values",
-        "  RL021 warning observation: 1 of 3 features ([0]) is constant",
+        "  RL021 warning observation: 1 of 3 dimensions ([0]) is constant",
     ]
     assert lines[-1] == "2 findings (1 error, 1 warning)"
 

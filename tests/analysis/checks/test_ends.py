@@ -176,9 +176,7 @@ def test_steps_of_before_that_forgot_next(write: Write, layout: str, name: str) 
     old = {"options": {"recipe": [step]}}
     (one,) = found(write(batch, converter=old, **made), "RL015")
     assert one.leaf == "next/observation"
-    assert (
-        f"step {name!r} of an earlier version changed the root leaf and not `next`" in one.message
-    )
+    assert f"step {name!r} of an earlier version changed the root feature" in one.message
     command = one.message.rpartition("`offline-data ")[2].rstrip("`")
     assert command.startswith("preprocess local:raw@1 --step ")
     assert argument in command

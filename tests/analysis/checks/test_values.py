@@ -45,7 +45,7 @@ def test_constant_features(write: Write) -> None:
     seen[:, 1] = 7
     (one,) = found(write(changed(batch, observations={("observation",): seen})), "RL021")
     assert (one.leaf, one.count) == ("observation", 1)
-    assert one.message == "1 of 3 features ([1]) is constant"
+    assert one.message == "1 of 3 dimensions ([1]) is constant"
 
 
 def test_all_zero_leaves(write: Write) -> None:

@@ -260,7 +260,7 @@ def test_a_receipt_has_the_step_of_a_saved_view(
 def test_several_observations_must_be_chosen_from(
     stored: Store, settings: Settings, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="has 3 leaves: observation/image, observation/mission"):
+    with pytest.raises(UsageError, match="has 3 features: observation/image, observation/mission"):
         offline_data.export(stored("nested"), tmp_path / "x.hdf5", to="d4rl", settings=settings)
 
 
@@ -298,5 +298,5 @@ def test_datasets_of_different_leaves_are_refused(
 ) -> None:
     members = [offline_data.open_dataset(stored(name)) for name in ("flat", "discrete")]
     ensemble = offline_data.ReplayBufferEnsemble(*members, batch_size=4)
-    with pytest.raises(UsageError, match=r"differ in leaf 'action': float32.1. and int64"):
+    with pytest.raises(UsageError, match=r"differ in feature 'action': float32.1. and int64"):
         offline_data.export(ensemble, tmp_path / "x.hdf5", to="d4rl", settings=settings)

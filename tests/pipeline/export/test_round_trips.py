@@ -15,6 +15,7 @@ from offline_data.store.library import entry_at
 from offline_data.store.reader import DatasetReader, open_reader
 from tests.frozen.conversions import converted
 from tests.pipeline.export.contract import FORMATS
+from tests.pipeline.ingest.here import convert_here
 
 NAMES = (
     *("minari hdf5", "d4rl with next observations", "calvin", "openx encoded", "lerobot 3.0"),
@@ -63,21 +64,22 @@ def test_every_format_of_a_source(name: str, tmp_path: Path) -> None:
     assert {"parquet", "hf", "ted"}.isdisjoint(results), results
 
 
+@pytest.fixture(scope="module")
+def door(realdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a real dataset of Minari, converted; not to be written."""
+    raw = realdata / "minari_door_human_v2/D4RL/door/human-v2"
+    root = tmp_path_factory.mktemp("door")
+    with pytest.MonkeyPatch.context() as patch:
+        convert_here(patch)
+        return offline_data.convert(raw, "door", source="minari", root=root, progress=False).path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("to", TARGETS)
-def test_a_real_dataset_of_minari(to: str, realdata: Path, tmp_path: Path) -> None:
-    stored = offline_data.convert(
-        realdata / "minari_door_human_v2/D4RL/door/human-v2",
-        "door",
-        source="minari",
-        root=tmp_path / "root",
-        progress=False,
-    )
-    folder = tmp_path / to
-    folder.mkdir()
-    back = export_and_convert(stored.path, folder, to)
+def test_a_real_dataset_of_minari(to: str, door: Path, tmp_path: Path) -> None:
+    back = export_and_convert(door, tmp_path, to)
     assert not isinstance(back, str), back
-    first = open_reader(stored.path)
+    first = open_reader(door)
     np.testing.assert_array_equal(back.lengths, first.lengths)
     np.testing.assert_array_equal(
         back.step(("action",)),

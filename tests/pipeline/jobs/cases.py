@@ -30,6 +30,7 @@ from offline_data.pipeline.preprocess.job import Job, RunOptions
 from offline_data.pipeline.preprocess.worker import plan_job, run_share
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
+from tests import entry_points
 from tests.forks import FORKS
 from tests.pipeline.ingest.here import convert_here
 from tests.pipeline.jobs.faults import Fault, Kind
@@ -291,6 +292,7 @@ class Order:
         """Do it, in a process of its own."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.path.append(str(self.case.folder.parent / "plugin"))
+        entry_points.read_once(pytest.MonkeyPatch())
         go_where_locked(self.case.folder.with_name("go"))
         planning.GROUP_BYTES = 350
         executor, notes = Running(self.stop, self.times), Notes()

@@ -49,7 +49,7 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     assert abs(np.cumsum(rich - expected)).max() <= 1 / 38 + 1e-9
     said = page.all("section", id="distributions")[0].text
     assert "length" not in shown  # the same in both
-    assert "7 features in common, 1 identical." in said
+    assert "7 quantities in common, 1 identical." in said
     titles = list(shown)
     small = [one.text for one in page.all("small")]
     notes = [float(one.removeprefix("distance ")) for one in small if one.startswith("distance")]

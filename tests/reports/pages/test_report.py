@@ -395,4 +395,4 @@ def test_a_wide_leaf_that_never_changes_is_a_sentence(tmp_path: Path) -> None:
     entry = write(tmp_path, "wide", flat_batch(np.tile(np.arange(80.0), (5, 1))))
     page = parse(report_page(entry))
     assert not {"observation", "observation: norm"} & set(charts(page))
-    assert "80 of 80 features never change." in leaves(page).text
+    assert "80 of 80 dimensions never change." in leaves(page).text

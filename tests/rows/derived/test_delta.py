@@ -231,7 +231,7 @@ def test_torchrls_class(filmed: dict[str, Path], converted: Convert) -> None:
     [
         ({"action": [0.0, 0.05]}, {}, r"multiples of 1/10 s, which 0.05 is not"),
         ({"action": []}, {}, "empty"),
-        ({"actoin": [0.0]}, {}, "no leaf is called"),
+        ({"actoin": [0.0]}, {}, "no feature"),
         ({VID: [0.0]}, {"decode": False}, "decode=True"),
         ({"action": [0.0]}, {"split_trajs": True}, "whole episodes"),
     ],

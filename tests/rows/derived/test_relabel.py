@@ -236,7 +236,7 @@ def test_rewards_where_there_were_none(tmp_path: Path) -> None:
     assert dataset.sample()["next", "reward"].shape == (4, 1)
     some = relabel("future", 0.5, goal_key="goal", achieved_key="observation")
     dataset = od.load_dataset("local:toy", 4, root=tmp_path / "root", derived=some)
-    with pytest.raises(UsageError, match="needs the leaf"):
+    with pytest.raises(UsageError, match="needs the feature"):
         dataset.sample()
 
 

@@ -86,7 +86,7 @@ def test_a_leaf_index_of_ones_own_is_not_lost_without_a_word(
     storage: Any, toys: Callable[..., Path]
 ) -> None:
     buffer = TensorDictReplayBuffer(storage(30), batch_size=2)
-    with pytest.warns(UserWarning, match="The leaf index is not stored"):
+    with pytest.warns(UserWarning, match="The feature index is not stored"):
         buffer.extend(rows(index=torch.tensor([7, 8, 9])))
     assert buffer[:]["index"].tolist() == [0, 1, 2]
     with warnings.catch_warnings():

@@ -20,7 +20,7 @@ _TOLERANCE = 1e-6  # relative distance beyond a bound that rounding to float32 c
 
 
 def declared_bounds(reader: DatasetReader, root: str = "action") -> dict[Key, LeafSpace]:
-    """Return the spaces of numeric leaves, where the source declares one that fits them.
+    """Return the spaces of numeric features, where the source declares one that fits them.
 
     Raises:
         FormatError: The space cannot be read.
@@ -124,7 +124,7 @@ class SaturatedActions(Rule):
     severity = "warning"
     hint = "clip targets to slightly within the bounds, or use a loss without a density"
     thresholds: ClassVar = {"share": 0.5}
-    explained: ClassVar = {"share": "share of the values of a feature, at its two bounds"}
+    explained: ClassVar = {"share": "share of the values of a dimension, at its two bounds"}
 
     leaves = _bounded_actions
 
@@ -179,7 +179,7 @@ class ActionScale(RangeRule):
     severity = "warning"
     hint = "compare with what the environment expects; rescale with `preprocess --fn`"
     thresholds: ClassVar = {"part": 0.01}
-    explained: ClassVar = {"part": "largest extent of all features, as a part of the range"}
+    explained: ClassVar = {"part": "largest extent of all dimensions, as a part of the range"}
 
     leaves = _bounded_actions
 

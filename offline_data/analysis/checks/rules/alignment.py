@@ -17,7 +17,7 @@ class _ShiftedLeaf(Rule):
     kinds: ClassVar[Sequence[Kind]]
     thresholds: ClassVar = {"rows": 20_000}
     explained: ClassVar = {"rows": "Rows to compare, of a sample of the episodes."}
-    hint = "see all lags with `offline-data align`, which also shifts the leaf back"
+    hint = "see all lags with `offline-data align`, which also shifts the feature back"
 
     def findings(self, measured: Measured) -> Iterator[Finding]:
         rows = max(1, int(self.limits["rows"]))

@@ -70,7 +70,7 @@ class DuplicateEpisodes(Rule):
     code = "RL060"
     name = "duplicate-episodes"
     severity = "warning"
-    hint = "drop copies with `preprocess --step dedupe`, without leaves in which copies differ"
+    hint = "drop copies with `preprocess --step dedupe`, without features in which copies differ"
     thresholds: ClassVar = {"steps": 2, "candidates": 10_000}
     explained: ClassVar = {
         "steps": "Transitions of the shortest episode that is compared.",
@@ -104,7 +104,7 @@ class Leakage(Rule):
     (`x-train` and `x-val`); else a warning, since a dataset may contain another on purpose
     (`hopper-medium-expert` has `hopper-medium`). As in RL060, findings on episodes of whole
     numbers, words and flags are info. Content is compared as in RL060, hence only between datasets
-    of the same leaves, dtypes and encoding of images. A dataset is not compared with its own
+    of the same features, dtypes and encoding of images. A dataset is not compared with its own
     parent.
     """
 
@@ -151,12 +151,12 @@ class NearDuplicateEpisodes(Rule):
     RL060 reports exact copies. They count twice, and leak from training to validation.
 
     Similarity is the share of different rows that two episodes have in common (Jaccard), in the
-    largest leaf of floating-point observations, whose numbers are rounded to 12 significant bits,
+    largest floating-point observation feature, whose numbers are rounded to 12 significant bits,
     about 1 in 4,000. A pass over all rows keeps 16 to 32 of each episode, chosen by their hash,
-    which looks at 8 features at most (250 to 500 bytes of memory per episode); pairs that agree
+    which looks at 8 dimensions at most (250 to 500 bytes of memory per episode); pairs that agree
     there are then compared in full. Rows of more than 16 episodes say nothing about a pair, nor do
     episodes with fewer than 8 different rows: small state spaces (grid worlds, also as floats) and
-    constant poses are not reported. Images, and leaves of a single number, are not compared.
+    constant poses are not reported. Images, and features of a single number, are not compared.
     """
 
     code = "RL061"

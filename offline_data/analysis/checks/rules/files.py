@@ -166,7 +166,7 @@ class KnownDefect(Rule):
 
 
 class DroppedLeaves(Rule):
-    """Leaves of the source were not kept.
+    """Features of the source were not kept.
 
     The conversion could not represent them; the finding says why. Values that describe the
     recording policy and not rows, such as D4RL's `metadata/`, are not needed for training: these
@@ -215,19 +215,19 @@ class SkippedEpisodes(Rule):
 
 
 class SchemaDrift(Rule):
-    """Datasets that belong together have leaves of different names, dtypes or shapes.
+    """Datasets that belong together have features of different names, dtypes or shapes.
 
     Compares datasets of one run that have the same parent, or the same source and names that differ
     only in version, split or quality of the policy (`hopper-medium-v2`, `hopper-expert-v2`). Code
     written for one of them fails on the other, or silently converts its values. Each dataset is
-    compared with the first of its kind, but not with its own parent: recipes change leaves on
-    purpose. Differences in leaves other than observations, actions and rewards are info.
+    compared with the first of its kind, but not with its own parent: recipes change features on
+    purpose. Differences in features other than observations, actions and rewards are info.
     """
 
     code = "RL007"
     name = "schema-drift"
     severity = "warning"
-    hint = "select or cast leaves with `preprocess`, so that all have the same schema"
+    hint = "select or cast features with `preprocess`, so that all have the same schema"
 
     def across(self, measured: Sequence[Measured]) -> Iterator[Finding]:
         done = set()
@@ -248,7 +248,7 @@ class SchemaDrift(Rule):
         if minor:
             listed = "; ".join(minor[:_MOST_LISTED]) + (" …" if len(minor) > _MOST_LISTED else "")
             differ = plural(
-                len(minor), "less important leaf differs", "less important leaves differ"
+                len(minor), "less important feature differs", "less important features differ"
             )
             message = f"{differ}: {listed}"
             yield self.finding(second, message, count=len(minor), about=name, severity="info")

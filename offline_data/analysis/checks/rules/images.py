@@ -1,6 +1,6 @@
 """Rules on images: black, frozen, order of channels, lossy.
 
-Encoded images are not all decoded: at most 256 frames of a leaf are, spread over the dataset.
+Encoded images are not all decoded: at most 256 frames of a feature are, spread over the dataset.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _ROWS = 1024  # encoded frames of one size that are compared at once
 
 
 class BlackImages(Rule):
-    """Frames of an image leaf are 0 in every pixel.
+    """Frames of an image feature are 0 in every pixel.
 
-    Causes are a camera that was not ready, a renderer without a display, or a leaf that was never
-    written. A black frame at the start of an episode is common with real cameras; a leaf of black
+    Causes are a camera that was not ready, a renderer without a display, or a feature that was never
+    written. A black frame at the start of an episode is common with real cameras; a feature of black
     frames only is an error.
 
     All raw frames are checked. Of encoded ones, a sample of 256 spread over the dataset is decoded,
     and the 16 with the fewest bytes, since black frames compress best; other frames with the bytes
     of a black one are counted without decoding. The count is a lower bound if several encoders
-    wrote the leaf. Of videos, only the sample is checked.
+    wrote the feature. Of videos, only the sample is checked.
     """
 
     code = "RL050"
@@ -48,7 +48,7 @@ class BlackImages(Rule):
     thresholds: ClassVar = {"share": 0.001, "sample": 256}
     explained: ClassVar = {
         "share": "Share of black frames, 0 to 1, above which it is reported.",
-        "sample": "Encoded frames of a leaf that are decoded.",
+        "sample": "Encoded frames of a feature that are decoded.",
     }
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
@@ -106,7 +106,7 @@ class FrozenImages(Rule):
     """A camera shows the same frame through whole episodes, or frames of one colour.
 
     The image carries no information: the camera or renderer hung. Images of a goal do not change in
-    an episode: leaves with `goal` in their name are not checked.
+    an episode: features with `goal` in their name are not checked.
 
     Compares the first, middle and last frames, and two between them, of a sample of 256 episodes
     with at least 8 transitions; where these are equal, all frames of the episode. Encoded frames
@@ -171,7 +171,7 @@ class FrozenImages(Rule):
 
 
 class ChannelOrder(Rule):
-    """The axes of an image leaf are not height, width, channels.
+    """The axes of an image feature are not height, width, channels.
 
     Torch's convolutions take frames of [3, H, W]; Pillow, OpenCV and Matplotlib do not, and
     `ToTensor` permutes axes that are right already. If the declared space has another order than
@@ -234,7 +234,7 @@ class LossyImages(Rule):
 
 
 def image_leaves(reader: DatasetReader) -> dict[Key, LeafSpec]:
-    """Return the leaves of images by root key."""
+    """Return the image features by root key."""
     return {key: leaf for key, leaf in all_leaves(reader).items() if is_image(leaf)}
 
 

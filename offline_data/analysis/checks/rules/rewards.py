@@ -125,7 +125,7 @@ class ShiftedReward(Rule):
 
     D4RL's first maze2d datasets have such rewards. The function is given in Python:
     `offline_data.check(ds, reward=fn)`; it gets arrays of observations, actions and next observations
-    (mappings of arrays where leaves are nested) and returns rewards, `[n]`. Rows at the ends of
+    (mappings of arrays where features are nested) and returns rewards, `[n]`. Rows at the ends of
     episodes are not compared.
     """
 

@@ -1,4 +1,4 @@
-"""Rules on the values of numeric leaves: not finite, constant, all zero."""
+"""Rules on the values of numeric features: not finite, constant, all zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEARNT = ("observation", "action")  # roots of leaves that policies learn; othe
 
 
 class Range(NamedTuple):
-    """Extremes of each feature, `[*shape]`; NaN where one is."""
+    """Extremes of each dimension, `[*shape]`; NaN where one is."""
 
     low: NDArray[Any]
     high: NDArray[Any]
@@ -34,20 +34,20 @@ class Range(NamedTuple):
 
 
 def name_features(places: NDArray[Any], total: int) -> str:
-    """Return the subject of a sentence on some features.
+    """Return the subject of a sentence on some dimensions.
 
     Example:
         >>> name_features(np.array([[0], [2]]), 3), name_features(np.array([[1]]), 3)
-        ('2 of 3 features ([0], [2]) are', '1 of 3 features ([1]) is')
+        ('2 of 3 dimensions ([0], [2]) are', '1 of 3 dimensions ([1]) is')
     """
     names = [str(list(map(int, place))) for place in places[:MOST_LISTED]]
     more = ", …" if len(places) > MOST_LISTED else ""
     verb = "is" if len(places) == 1 else "are"
-    return f"{len(places)} of {plural(total, 'feature')} ({', '.join(names)}{more}) {verb}"
+    return f"{len(places)} of {plural(total, 'dimension')} ({', '.join(names)}{more}) {verb}"
 
 
 class NonFiniteValues(Rule):
-    """A leaf has NaN or infinite values.
+    """A feature has NaN or infinite values.
 
     One NaN in a batch makes the loss NaN and, with the next update, every weight. Sources use NaN
     for "not measured" (RoboHive's last action of each trial); a filter or a mask is needed then.
@@ -76,7 +76,7 @@ class NonFiniteValues(Rule):
 
 
 class RangeRule(Rule):
-    """A rule on the range of each feature over the whole dataset."""
+    """A rule on the range of each dimension over the whole dataset."""
 
     def leaves(self, reader: DatasetReader) -> Iterable[Key]:
         known = numeric(all_leaves(reader))  # tokens are words, and padding is constant
@@ -90,16 +90,16 @@ class RangeRule(Rule):
 
 
 class ConstantFeature(RangeRule):
-    """A feature of a leaf has the same value in every row.
+    """A dimension of a feature has the same value in every row.
 
     It carries no information, and dividing by its standard deviation of 0 makes it NaN or infinite.
-    Rewards, and leaves that are 0 throughout, have rules of their own.
+    Rewards, and features that are 0 throughout, have rules of their own.
     """
 
     code = "RL021"
     name = "constant-feature"
     severity = "warning"
-    hint = "drop the feature with `preprocess`, or normalize with a lower limit of the deviation"
+    hint = "drop the dimension with `preprocess`, or normalize with a lower limit of the deviation"
 
     def of_leaf(self, reader: DatasetReader, key: Key, found: Range) -> Iterator[Finding]:
         places = np.argwhere(np.atleast_1d(found.low == found.high))
@@ -113,7 +113,7 @@ class ConstantFeature(RangeRule):
 
 
 class AllZeroLeaf(RangeRule):
-    """A leaf is 0 in every row.
+    """A feature is 0 in every row.
 
     Usually it was never written: TorchRL's Minari adapter allocates files of the right shape and
     writes no values. Infos that are 0 because nothing happened are harmless.

@@ -152,7 +152,7 @@ def _rows_of(leaves: Leaves, place: Place) -> int:
     counts = {len(value) if value.ndim else -1 for value in leaves.values()}
     if len(counts) != 1 or min(counts) < 1:
         found = ", ".join(f"{join_key(k)} {list(v.shape)}" for k, v in leaves.items())
-        what = "no rows" if counts == {0} else "leaves of different lengths, or without rows"
+        what = "no rows" if counts == {0} else "features of different lengths, or without rows"
         hint = "return None to leave an episode out"
         raise result_error(None, f"{what} ({found})", "rows of one episode", place, hint)
     return counts.pop()

@@ -249,10 +249,10 @@ def leaves_of(result: Any, place: Place) -> Leaves:
         _collect_leaves(result, (), found, place)
     except RecursionError as error:
         raise result_error(
-            None, "a result that holds itself, nested without end", "leaves", place
+            None, "a result that holds itself, nested without end", "features", place
         ) from error
     if not found:
-        raise result_error(None, "a TensorDict without leaves", "leaves", place)
+        raise result_error(None, "a TensorDict without features", "features", place)
     return found
 
 
@@ -263,7 +263,7 @@ def _collect_leaves(result: Any, above: Key, found: Leaves, place: Place) -> Non
         elif isinstance(name, tuple) and name and all(isinstance(part, str) for part in name):
             key = (*above, *name)
         else:
-            raise result_error(None, f"a leaf named {name!r}", "text", place)
+            raise result_error(None, f"a feature named {name!r}", "text", place)
         if isinstance(value, torch.Tensor):
             if value.is_nested:
                 raise not_plain(key, value, place)
@@ -286,20 +286,20 @@ def _collect_leaves(result: Any, above: Key, found: Leaves, place: Place) -> Non
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
     """Return the features' schema; raises `StepError` for a name or dtype that cannot be stored."""
-    rename = "rename the leaf in the function"
+    rename = "rename the feature in the function"
     for key, value in leaves.items():
         try:
             check_key(key)
         except FormatError as error:
             raise StepError(
-                f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
+                f"The function returned a feature {key!r:.80} for {place()}: {error.message}",
                 hint=rename,
             ) from error
         above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
         nested = len(key) > 1 and key[0] in RESERVED_ROOTS - {"next"}
         if key == ("next",) or nested or above:
-            wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
-            raise result_error(None, f"a leaf {join_key(key)!r}", wanted, place, rename)
+            wanted = "features in it" if key == ("next",) else f"feature {(above or key[:1])[-1]!r}"
+            raise result_error(None, f"a feature {join_key(key)!r}", wanted, place, rename)
         if (dtype := _name_of(value.dtype)) not in DTYPES:
             hint = "cast it, for example to float32 or float16"
             raise result_error(key, dtype, "a dtype that can be stored", place, hint)
@@ -321,7 +321,7 @@ def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None
         raise StepError(f"The function's result for {place()} {' and '.join(said)}")
     for key, (dtype, shape) in schema.items():
         if found[key] != (dtype, shape):
-            hint = "a leaf has one dtype and one shape in all rows: cast it, pad it or cut it"
+            hint = "a feature has one dtype and one shape in all rows: cast it, pad it or cut it"
             wanted = f"{dtype} {list(shape)} as before"
             raise result_error(key, f"{found[key][0]} {list(found[key][1])}", wanted, place, hint)
 

@@ -142,7 +142,7 @@ def rebuild(
     except FormatError as error:
         raise StepError(
             f"What the function returned is not an observation: {error.message}",
-            hint="rename the leaf in the function",
+            hint="rename the feature in the function",
         ) from error
 
 
@@ -271,8 +271,8 @@ def _check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
         clash = next((key for key in above if key in known), ())
     if clash:
         raise StepError(
-            f"The function returned {join_key(clash)!r}, and there is another leaf of that name",
-            hint="rename the leaf in the function",
+            f"The function returned {join_key(clash)!r}, and there is another feature of that name",
+            hint="rename the feature in the function",
         )
 
 

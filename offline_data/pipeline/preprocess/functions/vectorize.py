@@ -101,7 +101,7 @@ def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:
     those of rows `at` of the `[n, …]` columns of `vectorized`. Raises `NotVectorized`.
     """
     if rows.keys() != vectorized.keys():
-        raise NotVectorized("it returns other leaves for many rows than for one")
+        raise NotVectorized("it returns other features for many rows than for one")
     for key, wanted in rows.items():
         found = vectorized[key][at]
         if (wanted.dtype, wanted.shape) != (found.dtype, found.shape):

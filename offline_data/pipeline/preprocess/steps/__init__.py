@@ -9,12 +9,12 @@ A custom step is a frozen dataclass whose fields are its parameters:
     >>> @register_step
     ... @dataclass(frozen=True)
     ... class Negate(Step, name="negate", example="negate:action"):  # as in --step negate:action
-    ...     """Change the sign of some leaves."""
+    ...     """Change the sign of some features."""
     ...
     ...     keys: tuple[str, ...] = field(metadata={"many": True})  # all unnamed values
     ...
     ...     def apply(self, chunk):
-    ...         found = matching(chunk, self.keys)  # StepError if there is no such leaf
+    ...         found = matching(chunk, self.keys)  # StepError if there is no such feature
     ...         return change_columns(
     ...             chunk, found, lambda values: -values
     ...         )  # new arrays: never in place

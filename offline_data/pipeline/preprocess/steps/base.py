@@ -88,7 +88,7 @@ class Step:
             chunk: Whole episodes, or single transitions when a schema is inferred.
 
         Raises:
-            StepError: The step fails; the message names the leaf, and the row if there is one.
+            StepError: The step fails; the message names the feature, and the row if there is one.
         """
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class Step:
         """Return the step with what it learns from a few transitions or episodes.
 
         Raises:
-            StepError: The step does not match the data, for example a leaf is missing.
+            StepError: The step does not match the data, for example a feature is missing.
         """
         self.apply(probe)
         return self

@@ -51,15 +51,15 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Cast(Step, name="cast", example="cast:observation=float32"):
-    """Convert numbers of some leaves to another type; shapes are unchanged.
+    """Convert numbers of some features to another type; shapes are unchanged.
 
     Values are rounded to the nearest for floating-point and complex types; finite ones must stay
     finite. For integers and bool every value must be exactly representable. If two pairs match a
-    leaf, the later one applies: `obs=float32,obs.code=int32`.
+    feature, the later one applies: `obs=float32,obs.code=int32`.
 
     Raises:
         UsageError: No pair, or a type that cannot be stored.
-        StepError: No such leaf of numbers; a value that the type cannot represent, with its row; a
+        StepError: No such numeric feature; a value that the type cannot represent, with its row; a
             flag that would not be bool, a reward that would not be real.
 
     Example:
@@ -70,7 +70,7 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
     """
 
     types: tuple[tuple[str, str], ...]
-    """Pairs of a leaf, or the beginning of several keys, and numpy's name of a type."""
+    """Pairs of a feature, or the beginning of several keys, and numpy's name of a type."""
 
     def _problems(self) -> Iterator[str]:
         if not self.types:
@@ -107,14 +107,14 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
 
 @dataclass(frozen=True)
 class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
-    """Clip numbers of some leaves to bounds; types are unchanged.
+    """Clip numbers of some features to bounds; types are unchanged.
 
-    `min(max(x, low), high)`, with the bounds rounded to the leaf's type. Infinities become a bound,
+    `min(max(x, low), high)`, with the bounds rounded to the feature's type. Infinities become a bound,
     NaN stays NaN. Integers are clipped to the integers within the bounds.
 
     Raises:
         UsageError: No bound, one that is not finite, or `low` above `high`.
-        StepError: No such leaf of real numbers, or no value of its type within the bounds.
+        StepError: No such feature of real numbers, or no value of its type within the bounds.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -123,9 +123,9 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves, or beginnings of keys: all leaves of real numbers below them."""
+    """Features, or beginnings of keys: all features of real numbers below them."""
     low: Annotated[float | None, FINITE] = None
-    """Minimum, in the leaf's unit; None: no bound."""
+    """Minimum, in the feature's unit; None: no bound."""
     high: Annotated[float | None, FINITE] = None
     """Maximum; None: no bound."""
 
@@ -164,19 +164,19 @@ class Concat(
     name="concat",
     example="concat:observation.position,observation.velocity→observation.state",
 ):
-    """Concatenate leaves along the last axis, in the given order, and drop the sources.
+    """Concatenate features along the last axis, in the given order, and drop the sources.
 
-    Scalars count as `[1]`; all other axes must be equal. Sources are all observation leaves,
-    concatenated before and after the action alike; or, like the target, all step leaves under
-    `next`; or all other step leaves. Types are promoted as in `torch.cat`: a floating-point type
+    Scalars count as `[1]`; all other axes must be equal. Sources are all observation features,
+    concatenated before and after the action alike; or, like the target, all step features under
+    `next`; or all other step features. Types are promoted as in `torch.cat`: a floating-point type
     over every integer type (`int64` with `float32` is `float32`, rounded), a wider one over a
     narrower one.
 
     Raises:
         UsageError: No source or no target.
-        StepError: A leaf that is missing, repeated or does not match the others; a target that
-            conflicts with another leaf; a number that the promoted type cannot represent; reward, a
-            flag or the last action leaf would be dropped.
+        StepError: A feature that is missing, repeated or does not match the others; a target that
+            conflicts with another feature; a number that the promoted type cannot represent; reward, a
+            flag or the last action feature would be dropped.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -186,15 +186,15 @@ class Concat(
     """
 
     sources: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves, or beginnings of keys: all leaves of numbers below them, in the order of names."""
+    """Features, or beginnings of keys: all features of numbers below them, in the order of names."""
     target: str
-    """Name of the new leaf; may be a prefix of the sources' keys."""
+    """Name of the new feature; may be a prefix of the sources' keys."""
     keep: bool = False
     """Whether to keep the sources."""
 
     def _problems(self) -> Iterator[str]:
         if not self.sources or not self.target:
-            yield "needs leaves and what they become"
+            yield "needs features and what they become"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -203,7 +203,7 @@ class Concat(
         if len(rest) != 1 or not sources or not all("=" in option for option in options):
             raise usage_error(
                 cls,
-                "needs leaves, one arrow → and one name that they get; in a shell, -> wants quotes",
+                "needs features, one arrow → and one name that they get; in a shell, -> wants quotes",
             )
         return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
 
@@ -226,8 +226,8 @@ class Concat(
         ):
             raise StepError(
                 f"Step 'concat' cannot join {', '.join(map(join_key, sources))} into "
-                f"{join_key(target)!r}: they must be all observation leaves (of which all or none "
-                "store 'next' apart), all step leaves under 'next', or all other step leaves"
+                f"{join_key(target)!r}: they must be all observation features (of which all or none "
+                "store 'next' apart), all step features under 'next', or all other step features"
             )
         result = {target: self._join(chunk, sources)}
         if after:
@@ -265,11 +265,11 @@ class Concat(
 
 @dataclass(frozen=True)
 class Exclude(Step, name="exclude", example="exclude:info,observation.velocity"):
-    """Drop these leaves; all others are unchanged.
+    """Drop these features; all others are unchanged.
 
     Raises:
-        StepError: A leaf that is missing, or that every dataset needs: `next/reward`,
-            `next/terminated`, `next/truncated`, the last action leaf.
+        StepError: A feature that is missing, or that every dataset needs: `next/reward`,
+            `next/terminated`, `next/truncated`, the last action feature.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -278,7 +278,7 @@ class Exclude(Step, name="exclude", example="exclude:info,observation.velocity")
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves to drop, or beginnings of keys: all leaves below them."""
+    """Features to drop, or beginnings of keys: all features below them."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         return rebuilt(chunk, self.name, dict.fromkeys(matching(chunk, self.keys)))
@@ -286,12 +286,12 @@ class Exclude(Step, name="exclude", example="exclude:info,observation.velocity")
 
 @dataclass(frozen=True)
 class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
-    """Flatten rows of some leaves to one axis: `[n, a, b]` to `[n, a · b]`, and `[n]` to `[n, 1]`.
+    """Flatten rows of some features to one axis: `[n, a, b]` to `[n, a · b]`, and `[n]` to `[n, 1]`.
 
     Row-major order, as in `torch.flatten`. Values and types are unchanged.
 
     Raises:
-        StepError: A missing leaf.
+        StepError: A missing feature.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -301,7 +301,7 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
     """
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or beginnings of keys; none: all that begin with `observation` or `action`."""
+    """Features, or beginnings of keys; none: all that begin with `observation` or `action`."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         roots = {"observation", "action"}
@@ -314,16 +314,16 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
 
 @dataclass(frozen=True)
 class Rename(Step, name="rename", example="rename:observation.position=state,info=extra"):
-    """Rename leaves, all at once, so that two names can be swapped; values are unchanged.
+    """Rename features, all at once, so that two names can be swapped; values are unchanged.
 
-    `a=b` renames the leaf `a` to `b`; if `a` is a prefix of several keys, the prefix becomes `b`.
-    An observation leaf `a` becomes `b` and `next/b`. New names are used literally: short names
+    `a=b` renames the feature `a` to `b`; if `a` is a prefix of several keys, the prefix becomes `b`.
+    An observation feature `a` becomes `b` and `next/b`. New names are used literally: short names
     (`obs`) are only for old ones.
 
     Raises:
-        UsageError: No pair, or one leaf twice.
-        StepError: A missing leaf; a name that conflicts with another leaf or is reserved; no
-            reward, flag or action leaf would be left. Another leaf may become the reward if it is
+        UsageError: No pair, or one feature twice.
+        StepError: A missing feature; a name that conflicts with another feature or is reserved; no
+            reward, flag or action feature would be left. Another feature may become the reward if it is
             suitable: `reward=next.old,next.shaped=next.reward`.
 
     Example:
@@ -358,12 +358,12 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
 
 @dataclass(frozen=True)
 class Select(Step, name="select", example="select:observation,action"):
-    """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
+    """Keep these features, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
 
-    All leaves of actions, or of tokens, are kept if none is named.
+    All features of actions, or of tokens, are kept if none is named.
 
     Raises:
-        StepError: A missing leaf.
+        StepError: A missing feature.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -373,7 +373,7 @@ class Select(Step, name="select", example="select:observation,action"):
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves to keep, or beginnings of keys: all leaves below them."""
+    """Features to keep, or beginnings of keys: all features below them."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         kept = {*matching(chunk, self.keys), *outcomes(chunk)}

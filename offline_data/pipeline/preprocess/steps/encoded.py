@@ -1,4 +1,4 @@
-"""Steps for encoded leaves: `decode` to arrays of pixels, `encode` to JPEG or PNG images, or to video."""
+"""Steps for encoded features: `decode` to arrays of pixels, `encode` to JPEG or PNG images, or to video."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _INSTEAD = "or encode images: format=png"
 
 @dataclass(frozen=True)
 class Decode(Step, name="decode", example="decode:observation.pixels"):
-    """Decode leaves of encoded images to arrays, which take more disk space and less CPU time.
+    """Decode features of encoded images to arrays, which take more disk space and less CPU time.
 
     Raises:
-        StepError: A missing leaf, or no encoded leaf among the given ones.
+        StepError: A missing feature, or no encoded feature among the given ones.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -55,15 +55,15 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
     """
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or prefixes of keys; none: all encoded leaves."""
+    """Features, or prefixes of keys; none: all encoded features."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         meant = matching(chunk, self.keys) if self.keys else leaves(chunk)
         found = [key for key in meant if as_encoded(stored_column(chunk, key)) is not None]
         if not found:
             raise StepError(
-                f"Step 'decode' finds no encoded leaf among {', '.join(map(join_key, meant))}",
-                hint="`offline-data info ID` shows which leaves are encoded",
+                f"Step 'decode' finds no encoded feature among {', '.join(map(join_key, meant))}",
+                hint="`offline-data info ID` shows which features are encoded",
             )
         return replace_columns(chunk, {key: column(chunk, key) for key in found})
 
@@ -72,17 +72,17 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
 class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg,quality=95"):
     """Encode images as PNG, which is lossless, or JPEG or H.264, which are lossy; batches decode them.
 
-    Leaves that are already PNG or JPEG are unchanged, unless they are named and have the other format.
+    Features that are already PNG or JPEG are unchanged, unless they are named and have the other format.
 
     With `h264` each episode becomes an mp4 file with a key frame every `keyframes` frames, so that
-    single frames are decoded quickly, however the leaf was stored before. Every frame is decoded and
+    single frames are decoded quickly, however the feature was stored before. Every frame is decoded and
     compared with the one before the step: the manifest states the largest and the mean absolute error.
     With an odd height or width, colours are kept at full resolution.
 
     Raises:
         UsageError: Another format, a quality that is not between 1 and 100, or an argument of
             another format.
-        StepError: A missing leaf, one that cannot be encoded, or no image at all.
+        StepError: A missing feature, one that cannot be encoded, or no image at all.
         MissingDependencyError: `h264` without PyAV.
 
     Example:
@@ -95,7 +95,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
     """
 
     keys: Annotated[tuple[str, ...], NAMES] = field(default=(), metadata={"many": True})
-    """Leaves, or prefixes of keys; none: all uint8 leaves that look like images `[H, W]` or
+    """Features, or prefixes of keys; none: all uint8 features that look like images `[H, W]` or
     `[H, W, C]`."""
     format: Annotated[Literal["png", "jpeg", "h264"], one_of(("png", "jpeg", "h264"))] = "png"
     """`png` is lossless, `jpeg` and `h264` (video of `[H, W, 3]`) are lossy."""
@@ -134,8 +134,8 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
             meant = [key for key in leaves(chunk) if _looks(stored_column(chunk, key), alike)]
         if not meant:
             raise StepError(
-                f"Step 'encode' finds no uint8 leaf that looks like images {_SHAPES[video]}",
-                hint="name the leaves: --step encode:observation.pixels",
+                f"Step 'encode' finds no uint8 feature that looks like images {_SHAPES[video]}",
+                hint="name the features: --step encode:observation.pixels",
             )
         kept = (self.format,) if self.keys else ("png", "jpeg")
         result = {}
@@ -148,7 +148,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
             fits = fits_encoding(*kind) and not (video and values.dtype != np.uint8)
             if key in chunk.words or not fits:
                 raise StepError(
-                    f"Step 'encode': leaf {join_key(key)!r} ({kind[1]} {list(kind[2])}) cannot be "
+                    f"Step 'encode': feature {join_key(key)!r} ({kind[1]} {list(kind[2])}) cannot be "
                     f"{self.format} {'video' if video else 'images'}",
                     hint=_HINTS[video],
                 )

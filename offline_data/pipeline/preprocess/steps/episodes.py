@@ -55,9 +55,9 @@ _BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"
 class Dedupe(Selection, name="dedupe", example="dedupe"):
     """Drop every episode whose content equals that of an earlier one.
 
-    Content is all step and observation leaves at this point of the recipe, bytewise (0.0 and -0.0
+    Content is all step and observation features at this point of the recipe, bytewise (0.0 and -0.0
     differ), and whether the final observation is known; columns of the episode table (`id`,
-    `seed`, …) are ignored. To ignore a leaf, exclude it before; to ignore rounding, cast it.
+    `seed`, …) are ignored. To ignore a feature, exclude it before; to ignore rounding, cast it.
 
     Episodes are compared by 128 bits of BLAKE2b: the probability that two different ones collide
     is about `E² / 2^129`.

@@ -71,7 +71,7 @@ class ImageStep(Step):
     """Part of a format that matters; formats with equal parts are not ambiguous."""
 
     keys: tuple[str, ...]
-    """Leaves, or prefixes of keys; none: all that look like images, see `looks_like_images`."""
+    """Features, or prefixes of keys; none: all that look like images, see `looks_like_images`."""
     format: Format | None
     """`hwc`, `chw` or `hw`: layout of rows; None: from their shape, see `formats_of`."""
 
@@ -83,7 +83,7 @@ class ImageStep(Step):
         return replace_columns(chunk, changed)
 
     def change(self, values: NDArray[Any], form: Format, leaf: str) -> NDArray[Any]:
-        """Return new images `[n, …]` for those of a leaf, a view or a new array.
+        """Return new images `[n, …]` for those of a feature, a view or a new array.
 
         The last axes of a row are `form`. Raises `StepError`, naming the `leaf`, if it cannot.
         """
@@ -93,11 +93,11 @@ class ImageStep(Step):
         """Return the columns to change and their formats, in the order of the chunk.
 
         Without names these are all that look like images in a format of the step. A name of several
-        leaves selects those among them; a name of a single leaf selects it, whatever it looks like
+        features selects those among them; a name of a single feature selects it, whatever it looks like
         if `format` is given.
 
         Raises:
-            StepError: No such leaf, one that is not an image, or an ambiguous format.
+            StepError: No such feature, one that is not an image, or an ambiguous format.
         """
         every = leaves(chunk)
         groups = [matching(chunk, [name]) for name in self.keys] if self.keys else [every]
@@ -109,7 +109,7 @@ class ImageStep(Step):
                 listed = ", ".join(_describe_leaf(key, stored_column(chunk, key)) for key in group)
                 raise StepError(
                     f"Step {self.name!r} finds no image for it among {listed}",
-                    hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
+                    hint="name a feature and say how its rows are read: format=hwc, chw or hw",
                 )
             chosen.update(found)
         return {key: self._format_of(chunk, key) for key in every if key in chosen}
@@ -122,8 +122,8 @@ class ImageStep(Step):
     def _format_of(self, chunk: EpisodeChunk, key: Key) -> Format:
         values = stored_column(chunk, key)
         if key in chunk.words:
-            raise StepError(f"Step {self.name!r}: leaf {join_key(key)!r} is text, not an image")
-        what = f"Step {self.name!r}: leaf {_describe_leaf(key, values)}"
+            raise StepError(f"Step {self.name!r}: feature {join_key(key)!r} is text, not an image")
+        what = f"Step {self.name!r}: feature {_describe_leaf(key, values)}"
         possible = (self.format,) if self.format else formats_of(values.shape[1:])
         if self.format and (len(values.shape) <= len(self.format) or 0 in values.shape[1:]):
             raise StepError(f"{what} has too few axes for format={self.format}, or an empty one")
@@ -138,7 +138,7 @@ class ImageStep(Step):
         if len({self.matters[form] for form in possible}) > 1:
             raise StepError(
                 f"{what} may be {' or '.join(possible)}",
-                hint="say which with format=…, or name other leaves",
+                hint="say which with format=…, or name other features",
             )
         if possible[0] not in self.formats:
             raise StepError(f"{what} has no axis of channels; expected {' or '.join(self.formats)}")
@@ -209,7 +209,7 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
             start = (side - size) // 2 if first is None else first
             if start < 0 or start + size > side:
                 at = "" if first is None else f" from {first} on"
-                raise StepError(f"Step 'crop': leaf {leaf} has {what} {side}, not {size}{at}")
+                raise StepError(f"Step 'crop': feature {leaf} has {what} {side}, not {size}{at}")
             index[axis] = slice(start, start + size)
         part: NDArray[Any] = values[tuple(index)]
         return part
@@ -226,7 +226,7 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
 
     Raises:
         UsageError: `channels` other than 0, 1 and 3, or an unknown format.
-        StepError: A leaf with other than 1, 3 or 4 channels, or of a type other than uint8 and
+        StepError: A feature with other than 1, 3 or 4 channels, or of a type other than uint8 and
             float; see also `ImageStep.images`.
 
     Example:
@@ -249,15 +249,15 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
         axis = _CHANNELS[form]
         count = values.shape[axis]
         if values.dtype != np.uint8 and values.dtype.kind != "f":
-            raise StepError(f"Step 'grayscale': leaf {leaf} is neither uint8 nor float")
+            raise StepError(f"Step 'grayscale': feature {leaf} is neither uint8 nor float")
         if count not in {1, 3, 4}:
             raise StepError(
-                f"Step 'grayscale': leaf {leaf} has {count} channels, expected 1, 3 or 4"
+                f"Step 'grayscale': feature {leaf} has {count} channels, expected 1, 3 or 4"
             )
         if count == 4 and self.format is None:
             raise StepError(
-                f"Step 'grayscale': leaf {leaf} has four channels: colours with alpha, or frames",
-                hint=f"say format={form} if the fourth is alpha, or name other leaves",
+                f"Step 'grayscale': feature {leaf} has four channels: colours with alpha, or frames",
+                hint=f"say format={form} if the fourth is alpha, or name other features",
             )
         colours = np.moveaxis(values, axis, -1)
         gray = colours[..., 0]
@@ -279,7 +279,7 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
     bytes.
 
     Raises:
-        StepError: With `scale=true`, a leaf that is not uint8; see also `ImageStep.images`.
+        StepError: With `scale=true`, a feature that is not uint8; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -303,8 +303,8 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
             return moved
         if moved.dtype != np.uint8:
             raise StepError(
-                f"Step 'to_chw': leaf {leaf} is not uint8, so scale=true does not know its range",
-                hint="name the leaves that are uint8",
+                f"Step 'to_chw': feature {leaf} is not uint8, so scale=true does not know its range",
+                hint="name the features that are uint8",
             )
 
         dtype = np.dtype(np.float32)
@@ -328,7 +328,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
 
     Raises:
         UsageError: A size below 1, an unknown mode or format.
-        StepError: A leaf that is neither float nor of integers up to 16 bits (`nearest` supports any
+        StepError: A feature that is neither float nor of integers up to 16 bits (`nearest` supports any
             type); see also `ImageStep.images`.
 
     Example:
@@ -352,7 +352,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
         dtype, shape = values.dtype, list(values.shape[1:])
         if self.mode != "nearest" and not (dtype.kind == "f" or dtype in _SMALL_INTEGERS):
             raise StepError(
-                f"Step 'resize': leaf {leaf} has a type that cannot be interpolated; expected "
+                f"Step 'resize': feature {leaf} has a type that cannot be interpolated; expected "
                 "uint8, other integers of up to 16 bits, or floats",
                 hint="mode=nearest takes any type",
             )

@@ -51,7 +51,7 @@ class Label(Step, name="label", example="label:labels.csv"):
     names another column, such as `id`, that the file and the episode table have. Without a column
     `step`, each line is of an episode, and all other columns (`success`, `task`) become columns of the
     episode table. With it, each line is of the row with that number in its episode, counted from 0,
-    and they become leaves (`advantage`, `next.reward`). Columns and leaves of the same name are
+    and they become features (`advantage`, `next.reward`). Columns and features of the same name are
     replaced.
 
     Every line must be of an episode or row of the dataset, each once, and every episode or row that the

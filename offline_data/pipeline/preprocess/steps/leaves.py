@@ -26,7 +26,7 @@ from offline_data.episode.fields import (
 from offline_data.store.chunk import EpisodeChunk
 
 OUTCOMES = (REWARD, TERMINATED, TRUNCATED)
-"""Step leaves of every dataset, besides at least one whose key starts with `action`; the reward is
+"""Step features of every dataset, besides at least one whose key starts with `action`; the reward is
 only in datasets that have rewards."""
 
 _SHORT: dict[str, Key] = {
@@ -35,15 +35,15 @@ _SHORT: dict[str, Key] = {
     "terminated": TERMINATED,
     "truncated": TRUNCATED,
 }
-"""Abbreviations of first parts of names, if there is no leaf of that name."""
+"""Abbreviations of first parts of names, if there is no feature of that name."""
 
 
 def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
     """Return the columns selected by names, observations' then steps', in the order of the chunk.
 
     A name is a nested key (`observation.position`, `next/reward`), or a prefix of several;
-    `obs`, `reward`, `terminated` and `truncated` are short for `observation` and for the leaves
-    under `next`. An observation column stands for the leaf before and after the action, so
+    `obs`, `reward`, `terminated` and `truncated` are short for `observation` and for the features
+    under `next`. An observation column stands for the feature before and after the action, so
     `next.observation` is another name for `observation`. Where the two are stored apart, the name
     of the root selects both, and `next.observation` only the second. A single string is one name.
 
@@ -58,7 +58,7 @@ def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
 def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> list[Key]:
     """Return the columns of numbers selected by names, in the order of the chunk; see `matching`.
 
-    A prefix selects only numeric leaves below it; a leaf that is named itself must be numeric.
+    A prefix selects only numeric features below it; a feature that is named itself must be numeric.
     `wanted` are the numpy kinds that count as numbers; text never is one. Raises `StepError` for a
     name without a column of numbers.
     """
@@ -71,7 +71,7 @@ def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> l
         fit = {k for k, kind in kinds.items() if kind != "text" and np.dtype(kind).kind in wanted}
         if not fit:
             text = ", ".join(f"{join_key(key)} is {kind}" for key, kind in kinds.items())
-            raise StepError(f"{name!r} selects no leaf of suitable numbers: {text}")
+            raise StepError(f"{name!r} selects no feature of suitable numbers: {text}")
         found |= fit
     return [key for key in leaves(chunk) if key in found]
 
@@ -92,7 +92,7 @@ def meant(chunk: EpisodeChunk, name: str) -> Key:
             return beginning
     names = [join_key(leaf) for leaf in known]
     raise UnknownLeafError(
-        f"No leaf is called {name!r}; there are {', '.join(names)}",
+        f"No feature is called {name!r}; there are {', '.join(names)}",
         hint=did_you_mean(join_key(key), names, shown=repr),
     )
 
@@ -107,7 +107,7 @@ def below(chunk: EpisodeChunk, beginning: Key) -> list[Key]:
 
 
 def root_of(chunk: EpisodeChunk, key: Key) -> Key:
-    """Return the root leaf of a `next` leaf that is stored apart from it, else the key itself."""
+    """Return the root feature of a `next` feature that is stored apart from it, else the key itself."""
     root, steps = key[1:], chunk.batch.steps
     return root if key[0] == "next" and root in steps and key not in OUTCOMES else key
 
@@ -127,7 +127,7 @@ def rewards(chunk: EpisodeChunk, step: str) -> NDArray[Any]:
     if REWARD not in chunk.batch.steps:
         raise StepError(
             f"Step {step!r} needs rewards, which this dataset does not have",
-            hint="a function can add them: a leaf ('next', 'reward') of shape [1]",
+            hint="a function can add them: a feature ('next', 'reward') of shape [1]",
         )
     return chunk.batch.steps[REWARD]
 
@@ -174,7 +174,7 @@ def rebuilt(
 
     Raises:
         StepError: No action, reward or flag would be left; a new name that is not a valid file
-            name, is reserved, or conflicts with another leaf.
+            name, is reserved, or conflicts with another feature.
     """
     tables: list[list[tuple[Key, NDArray[Any]]]] = []
     for old in (chunk.batch.steps, chunk.batch.observations):
@@ -249,18 +249,18 @@ def _check_names(
         try:
             check_key(key)
         except FormatError as error:
-            raise StepError(f"Step {step!r} cannot call a leaf so: {error.message}") from error
+            raise StepError(f"Step {step!r} cannot use that name: {error.message}") from error
         reserved = RESERVED_ROOTS | ACTION_ROOTS if observed else RESERVED_ROOTS - {"next"}
         if key[0] in reserved or key in {("next",), DONE}:
-            what = f"{'an observation' if observed else 'a step'} leaf {join_key(key)!r}"
+            what = f"{'an observation' if observed else 'a step'} feature {join_key(key)!r}"
             raise StepError(f"Step {step!r} cannot call {what}: the name is reserved")
         for here in (key, next_of(key)) if observed else (key,):
             if taken.count(here) > 1:
-                raise StepError(f"Step {step!r} would give two leaves the name {join_key(here)!r}")
+                raise StepError(f"Step {step!r} would name two features {join_key(here)!r}")
             for other in taken:
                 short, long = sorted((here, other), key=len)
                 if len(short) < len(long) and long[: len(short)] == short:
                     raise StepError(
-                        f"Step {step!r} would make {join_key(short)!r} a leaf, and "
+                        f"Step {step!r} would make {join_key(short)!r} a feature, and "
                         f"{join_key(long)!r} is below it"
                     )

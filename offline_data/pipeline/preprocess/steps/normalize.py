@@ -1,4 +1,4 @@
-"""Steps that measure all data first: `normalize` leaves, `normalize_return` for rewards."""
+"""Steps that measure all data first: `normalize` features, `normalize_return` for rewards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Learning(MeasuredStep):
 
 @dataclass(frozen=True)
 class Normalize(_Learning, name="normalize", example="normalize:observation,eps=1e-3"):
-    """Normalize leaves to mean 0 and standard deviation 1, or to quantiles -1 and 1.
+    """Normalize features to mean 0 and standard deviation 1, or to quantiles -1 and 1.
 
     `by="std"`: `(x - mean) / (std + eps)`. `by="quantile"`: `2 (x - q01) / (q99 - q01 + eps) - 1` with
     the 1 % and 99 % quantiles, as openpi does; values beyond them are not clipped. They are exact
@@ -70,16 +70,16 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     `next` where it is stored apart; they are scaled by the same statistics. NaN and infinite values are
     ignored and unchanged.
 
-    Floating-point leaves keep their type, integers become float32. The computation is in float32,
+    Floating-point features keep their type, integers become float32. The computation is in float32,
     or in float64 for float64 and for integers of 32 bits or more.
 
-    The derived leaf `buffers.derived.normalize` has the same formula and the same statistics (and
+    The derived feature `buffers.derived.normalize` has the same formula and the same statistics (and
     returns float32); it also accepts this step's, from the manifest, as
     `statistics={key: (mean, std)}`.
 
     Raises:
         UsageError: `eps` below 0, or an invalid value.
-        StepError: No such leaf of real numbers, or an element without any finite value; a standard
+        StepError: No such feature of real numbers, or an element without any finite value; a standard
             deviation of 0 with `eps=0`; a result that its type cannot represent.
 
     Example:
@@ -93,10 +93,10 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         [-1.0, 1.0, 3.0]
     """
 
-    keys: Annotated[tuple[str, ...], Check("some leaves", bool)] = field(
+    keys: Annotated[tuple[str, ...], Check("some features", bool)] = field(
         default=("observation",), metadata={"many": True}
     )
-    """Leaves. A name of one leaf selects it; a name of several selects those of floating-point
+    """Features. A name of one feature selects it; a name of several selects those of floating-point
     numbers."""
     eps: Annotated[float | None, number("a finite number, 0 or more", lambda eps: eps >= 0)] = None
     """Added to the divisor. null: 1e-3 by standard deviation, as in CORL and d3rlpy, where a constant
@@ -125,7 +125,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         return self
 
     def measure(self, chunk: EpisodeChunk) -> dict[Key, Any]:
-        """Return by leaf the shape of a row, and moments or a sketch."""
+        """Return by feature the shape of a row, and moments or a sketch."""
         batch, found = chunk.batch, {}
         seen = np.zeros(batch.transitions + len(batch.lengths), bool)
         seen[batch.root_rows] = True
@@ -200,8 +200,8 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         if not count.all():
             raise StepError(
                 f"{leaf} has no finite value in {int((count == 0).sum())} of "
-                f"{plural(count.size, 'feature')}: mean and quantiles are not defined",
-                hint="name other leaves, or take this one out with exclude",
+                f"{plural(count.size, 'dimension')}: mean and quantiles are not defined",
+                hint="name other features, or take this one out with exclude",
             )
         if not np.isfinite(spread).all():
             raise StepError(
@@ -212,7 +212,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             equal = "never changes" if self.by == "std" else "has equal quantiles"
             raise StepError(
                 f"{leaf} {equal} in {int((spread == 0).sum())} of "
-                f"{plural(spread.size, 'feature')}, and eps=0: that would divide by 0",
+                f"{plural(spread.size, 'dimension')}, and eps=0: that would divide by 0",
                 hint="give eps above 0, for example eps=1e-3",
             )
 

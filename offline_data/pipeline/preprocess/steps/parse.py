@@ -28,7 +28,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     str: "text",
     NoneType: "null",
-    tuple[str, ...]: "leaves",
+    tuple[str, ...]: "features",
     tuple[tuple[str, str], ...]: "pairs a=b",
     tuple[tuple[str, float], ...]: "pairs part=share",
 }

@@ -89,8 +89,8 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
     """Add the discounted sum of rewards from each transition to its episode's end.
 
     `Σ_{k≥0} gamma^k r_t+k`, including its own reward, over the rewards at this point of the recipe,
-    like the derived leaf `return_to_go`. Truncated episodes are not extrapolated. Sums are computed
-    in float64; the leaf is float64 if rewards are, else float32, `[1]` per row. NaN and infinite
+    like the derived feature `return_to_go`. Truncated episodes are not extrapolated. Sums are computed
+    in float64; the feature is float64 if rewards are, else float32, `[1]` per row. NaN and infinite
     rewards propagate back to the first step.
 
     Raises:
@@ -109,7 +109,7 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
     gamma: Annotated[float, number("a number from 0 to 1", lambda gamma: 0 <= gamma <= 1)] = 1.0
     """Discount of one step."""
     key: str = "return_to_go"
-    """Key of the leaf, nested keys with `/` or `.`."""
+    """Key of the feature, nested keys with `/` or `.`."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         given = rewards(chunk, self.name)

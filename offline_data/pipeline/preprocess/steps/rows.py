@@ -56,20 +56,20 @@ class Resample(Step, name="resample", example="resample:10,source_fps=30,action=
     """Lower the rate of rows: `resample:10,action=sum` makes 10 rows of a second.
 
     Row `j` begins at `j / fps` seconds: its observation is the last one at or before that time, and it
-    stands for all rows until the next one begins. `a=RULE` says what becomes of a step leaf, or of all
-    leaves below a name: `hold` takes the first of these rows, `last` the last, `mean` and `sum` all of
+    stands for all rows until the next one begins. `a=RULE` says what becomes of a step feature, or of all
+    features below a name: `hold` takes the first of these rows, `last` the last, `mean` and `sum` all of
     them. Actions need a rule: `sum` for differences (delta actions), `hold` or `last` for targets and
-    commands, `mean` for velocities. Of several rules for one leaf the last one holds.
+    commands, `mean` for velocities. Of several rules for one feature the last one holds.
 
-    Without a rule, rewards are summed, an end flag is set if it is set in any of the rows, other leaves
+    Without a rule, rewards are summed, an end flag is set if it is set in any of the rows, other features
     under `next` are `last`, and all others are `hold`. The observation after the last action is kept;
     the last row may stand for fewer rows than the others. `fps` in the description of the dataset is
     the new one.
 
     Raises:
         UsageError: A rate or rule that is invalid; no rule for actions.
-        StepError: The dataset does not state its rate, or it is lower; a mean or sum of a leaf that is
-            not floating-point; a sum that its type cannot represent; a missing leaf.
+        StepError: The dataset does not state its rate, or it is lower; a mean or sum of a feature that is
+            not floating-point; a sum that its type cannot represent; a missing feature.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -86,7 +86,7 @@ class Resample(Step, name="resample", example="resample:10,source_fps=30,action=
     fps: Annotated[float, _RATE]
     """Rows in a second, at most as many as before."""
     rules: tuple[tuple[str, str], ...]
-    """Pairs of a leaf, or beginning of keys, and its rule."""
+    """Pairs of a feature, or beginning of keys, and its rule."""
     source_fps: Annotated[float | None, _RATE] = None
     """Rows in a second at this point; default: what the dataset states, as LeRobot's do."""
 
@@ -161,17 +161,17 @@ class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
 
     First `start` and `end` rows go. Then, with `idle`, runs of at least `least` rows whose action has
     a norm of at most `idle` go at the beginning and the end, and with `inside` everywhere. If `key` is an
-    observation leaf, its change is measured instead: the norm of the next one minus this one. The norm
+    observation feature, its change is measured instead: the norm of the next one minus this one. The norm
     is Euclidean, over all numbers of a row; a row with NaN is not idle.
 
     An episode that ends earlier is truncated there, unless that row is terminated; its next
     observation is the parent's. Episodes without a row left are dropped. Rows that `inside` removes
     join the row before them: its next observation is that of the next row that is kept, their rewards
-    are added to its own, and other leaves under `next` are those of the last row that joined.
+    are added to its own, and other features under `next` are those of the last row that joined.
 
     Raises:
         UsageError: Nothing to remove; a value out of range.
-        StepError: `key` is not a leaf of numbers.
+        StepError: `key` is not a numeric feature.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -191,7 +191,7 @@ class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
     idle: Annotated[float | None, number("a number, 0 or more", lambda norm: norm >= 0)] = None
     """Largest norm of an idle row; default: none is idle."""
     key: str = "action"
-    """Leaf, or beginning of keys, whose norm or change is measured."""
+    """Feature, or beginning of keys, whose norm or change is measured."""
     least: Annotated[int, at_least(1)] = 1
     """Rows of the shortest idle run that is removed."""
     inside: Annotated[bool, FLAG] = False
@@ -259,17 +259,17 @@ class Trim(Step, name="trim", example="trim:start=10,idle=0.001,least=5"):
 
 @dataclass(frozen=True)
 class Shift(Step, name="shift", example="shift:action,by=1"):
-    """Shift leaves against all others within episodes: row t takes the values of row t + `by`.
+    """Shift features against all others within episodes: row t takes the values of row t + `by`.
 
-    `offline-data align` finds leaves that are stored some rows late or early, and writes this step. Rows
+    `offline-data align` finds features that are stored some rows late or early, and writes this step. Rows
     that would need values from before or after their episode are removed: with `by=1` the last row of
-    every episode, with `by=-1` the first. An observation leaf is shifted together with its next one; if
+    every episode, with `by=-1` the first. An observation feature is shifted together with its next one; if
     `by` is positive and the observation after the last action is not known, one more row is removed.
     An episode that ends earlier is truncated; one without a row left is dropped.
 
     Raises:
-        UsageError: No leaf, or `by` is 0.
-        StepError: A missing leaf, or an end flag.
+        UsageError: No feature, or `by` is 0.
+        StepError: A missing feature, or an end flag.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -283,12 +283,12 @@ class Shift(Step, name="shift", example="shift:action,by=1"):
 
     keeps_rows: ClassVar[bool] = False
 
-    keys: Annotated[tuple[str, ...], Check("at least one leaf", bool)] = field(
+    keys: Annotated[tuple[str, ...], Check("at least one feature", bool)] = field(
         metadata={"many": True}
     )
-    """Leaves, or beginnings of keys; end flags cannot be shifted."""
+    """Features, or beginnings of keys; end flags cannot be shifted."""
     by: Annotated[int, _ROWS] = 1
-    """Rows: positive for leaves that are stored late, negative for leaves that are stored early."""
+    """Rows: positive for features that are stored late, negative for features that are stored early."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         batch = chunk.batch
@@ -331,7 +331,7 @@ def group_rows(
         first: `[M]` ascending first row of each group.
         stop: `[M]` row after the last one of each group: within an episode, the first one of the next
             group; after the last group of an episode rows may be left out.
-        rules: Rules of step leaves, but for the end flags; see `Resample` for the others.
+        rules: Rules of step features, but for the end flags; see `Resample` for the others.
         step: Name of the step, for messages.
     """
     batch = chunk.batch

@@ -216,7 +216,7 @@ def test_recipes_of_images_are_described_as_before() -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "message"),
     [
-        ((9, 8, 1), "uint16", r"leaf 'x' \(uint16 \[9, 8, 1\]\) cannot be h264 video"),
+        ((9, 8, 1), "uint16", r"feature 'x' \(uint16 \[9, 8, 1\]\) cannot be h264 video"),
         ((1, 16500, 3), "uint8", "x of episode 0: x264 encodes no frames of 1 x 16500 pixels"),
     ],
 )
