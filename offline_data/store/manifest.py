@@ -531,7 +531,7 @@ def dropped_lines(dropped: Iterable[Mapping[str, Any]]) -> list[str]:
 
     Example:
         >>> dropped_lines({"key": key, "reason": "It has no rows."} for key in "abc")
-        ['3 leaves (a, b, …): Each has no rows.']
+        ['3 features (a, b, …): Each has no rows.']
     """
     by_reason: dict[str, list[str]] = {}
     for leaf in dropped:
