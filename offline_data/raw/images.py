@@ -236,15 +236,10 @@ def write_gif(file: IO[bytes], frames: Iterable[NDArray[np.uint8]], seconds: flo
         one = io.BytesIO()
         _with_palette(frame).save(one, "GIF", optimize=False, interlace=False)
         data = one.getvalue()
-        # gif89a: header of 13 bytes, palette, extensions, descriptor of 10 bytes, pixels, end
+        # gif89a: header of 13 bytes, palette, descriptor of 10 bytes, pixels, end
         bits = data[10] & 7
         at = 13 + 3 * 2 ** (bits + 1)
         palette = data[13:at]
-        while data[at] == 0x21:
-            at += 2
-            while data[at]:
-                at += data[at] + 1
-            at += 1
         if not number:
             file.write(b"GIF89a" + data[6:10] + b"\x70\0\0")
             file.write(b"\x21\xff\x0bNETSCAPE2.0\x03\x01\0\0\0")

@@ -28,12 +28,14 @@ class Tally:
 
     total: int | None = None
     seen: int = 0
+    skipped: int = 0
     unit: str = ""
     notes: list[str] = field(default_factory=list)
     inside: dict[str, Tally] | None = None
     """Tasks of single files, while the one of all is open."""
 
     def skip(self, amount: int) -> None:
+        self.skipped += amount
         self.advance(amount)
 
     def advance(self, amount: int = 1) -> None:

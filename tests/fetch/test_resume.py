@@ -115,6 +115,16 @@ def test_a_file_that_changed_meanwhile_starts_over(
     assert tally.seen == len(changed)
 
 
+@pytest.mark.skipif(boot_id() is None, reason="the running system has no name here")
+def test_bytes_that_were_here_do_not_count_as_speed(
+    online: Settings, content: bytes, tally: Any
+) -> None:
+    with FileServer({PATH: content}) as server:
+        leave_a_part(online, server)
+        run_fetch(plan_fetch([file_at(server)], online), online, tally)
+    assert (tally.seen, tally.skipped) == (len(content), 150_000)
+
+
 def test_without_a_validator_or_a_digest_a_part_is_not_trusted(
     online: Settings, content: bytes
 ) -> None:

@@ -19,7 +19,9 @@ from offline_data.base.errors import (
 )
 from offline_data.fetch.cache import partial_path
 from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
+from offline_data.fetch.run import run_fetch
 from tests.links import link
 from tests.syncs import Syncs
 from tests.toys.servers import Answer, Fault, FileServer
@@ -140,6 +142,20 @@ def test_what_is_here_is_not_asked_for_again(
     assert fetch(other, online).path == first.path
 
 
+@pytest.mark.parametrize("path", ["door.csv", "door.html"])
+def test_a_web_page_is_refused_unless_it_is_the_file(
+    server: FileServer, online: Settings, path: str, fetch: Fetch
+) -> None:
+    page = Answer(b"<!DOCTYPE html>", headers={"Content-Type": "text/html"})
+    server.always(PATH, Fault(page))
+    file = RemoteFile(path, (server.at(PATH),))
+    if path == "door.html":
+        assert fetch(file, online).path.read_bytes() == page.body
+        return
+    with pytest.raises(IntegrityError, match="is a web page"):
+        fetch(file, online)
+
+
 def test_a_changed_file_is_refused_unless_forced(
     server: FileServer, online: Settings, content: bytes, sha256: Hex, fetch: Fetch
 ) -> None:
@@ -151,8 +167,12 @@ def test_a_changed_file_is_refused_unless_forced(
         fetch(file, online)
     assert sha256(content) in caught.value.message
     assert sha256(changed) in caught.value.message
-    assert fetch(file, online, force=True).path.read_bytes() == changed
+    forced = plan_fetch([file], online, force=True)
+    assert run_fetch(forced, online)[0].path.read_bytes() == changed
+    asked = len(server.requests)
+    run_fetch(forced, online)  # as planned before another process fetched it anew
     assert fetch(file, online).path.read_bytes() == changed
+    assert len(server.requests) == asked
 
 
 def test_too_little_space_is_found_when_the_host_says_the_size(

@@ -92,12 +92,24 @@ def test_datasets_among_many_other_files_are_found(tmp_path: Path) -> None:
     assert caught.value.found == {tmp_path / "z.hdf5": "d4rl"}
 
 
-def test_a_folder_of_many_datasets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [8, 9, 130])
+def test_a_folder_of_many_datasets(tmp_path: Path, count: int) -> None:
     first = write_d4rl_hdf5(tmp_path / "0.hdf5")
-    for number in range(1, 130):
+    for number in range(1, count):
         (tmp_path / f"{number}.hdf5").hardlink_to(first)
-    with pytest.raises(FolderOfDatasetsError, match="is a folder of 130 datasets"):
+    with pytest.raises(FolderOfDatasetsError, match=f"is a folder of {count} datasets") as caught:
         source_accepting(tmp_path)
+    assert caught.value.message.endswith(", …") == (count > 8)
+
+
+def test_datasets_are_looked_for_in_three_levels(tmp_path: Path) -> None:
+    deep = tmp_path / "a/b/c"
+    deep.mkdir(parents=True)
+    write_d4rl_hdf5(deep / "z.hdf5")
+    with pytest.raises(FormatError, match="Cannot tell what"):
+        source_accepting(tmp_path)
+    with pytest.raises(FolderOfDatasetsError, match=r"folder of 1 dataset: b/c/z\.hdf5"):
+        source_accepting(tmp_path / "a")
 
 
 def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_data.base.errors import FormatError
+from offline_data.base.errors import AccessError, FormatError
 from offline_data.formats.registry import source_accepting
 from offline_data.pipeline.ingest import inspect_files
 from tests.toys.files import write_h5, write_npz
@@ -67,6 +67,14 @@ def test_bad_files(tmp_path: Path, name: str, place: str) -> None:
     with pytest.raises(FormatError) as caught:
         inspect_files(path if place == "a file" else folder)
     assert "--inspect" not in (caught.value.shell_hint or "")
+
+
+def test_a_link_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "ring").symlink_to(tmp_path / "ring")
+    with pytest.raises(
+        AccessError, match=r"ring cannot be read: Too many levels of symbolic links$"
+    ):
+        inspect_files(tmp_path / "ring")
 
 
 D4RL = ("observations", "actions", "rewards", "terminals")

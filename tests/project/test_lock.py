@@ -86,6 +86,7 @@ def test_from_request_to_another_machine(
     asked = len(server.requests)
     for settings in (online, replace(elsewhere, offline=True)):
         assert sync(file, settings, locked=True) == [("hop", "none"), ("toy", "none")]
+    assert not api.lock(file, settings=online, progress=False).written
     assert lock(file, online) == ()
     assert lock(file, online, check=True) == ()
     assert len(server.requests) == asked
@@ -193,6 +194,9 @@ def test_the_source_lost_a_file(online: Settings, elsewhere: Settings, project: 
     with pytest.raises(IntegrityError, match="has no file data-00009-of-00003"):
         sync(file, elsewhere, locked=True)
     with pytest.raises(IntegrityError, match=r"data-00002.*data-00009"):
+        sync(file, online, locked=True)
+    path.write_text(path.read_text().replace("-of-00003", "-of-00004"))
+    with pytest.raises(IntegrityError, match=r"data-00001-of-0000.*; 1 more file differs"):
         sync(file, online, locked=True)
     assert list_datasets(elsewhere.root) == []
 

@@ -40,6 +40,7 @@ GRIDS = [[[n, n + 1], [n + 2, n + 3], [0, 1]] for n in range(5)]
         (PAIRS, pa.list_(pa.int64(), 2)),
         (PAIRS, pa.list_(pa.int64())),
         (GRIDS, pa.list_(pa.list_(pa.int32(), 2), 3)),
+        ([*PAIRS[:2], None, *PAIRS[:2]], pa.list_(pa.int64())),
         (["a", "b", "ü", "d"], pa.string()),
         ([b"a", b"\xff", b"c", b"d"], pa.binary()),
         (["a", "b", "b", "d"], pa.dictionary(pa.int8(), pa.string())),
@@ -47,13 +48,14 @@ GRIDS = [[[n, n + 1], [n + 2, n + 3], [0, 1]] for n in range(5)]
 )
 def test_values_of_a_slice(rows: list[Any], kind: pa.DataType) -> None:
     found = values(pa.array(rows, type=kind))
-    assert found.tolist() == rows[1:4]
+    assert found.tolist() == [[0, 0] if row is None else row for row in rows[1:4]]
     if pa.types.is_primitive(kind):
         assert found.dtype == np.dtype(str(kind).replace("halffloat", "float16"))
 
 
-def test_lists_of_unequal_length_have_no_values() -> None:
-    leaf = leaves(x=pa.array([[1], [1], [1, 2], [], [1]]))["x",]
+@pytest.mark.parametrize("third", [[], [1], [3, 4]], ids=str)
+def test_lists_of_unequal_length_have_no_values(third: list[int]) -> None:
+    leaf = leaves(x=pa.array([[1], [1], [1, 2], third, [1]]))["x",]
     assert leaf.values is None
     assert leaf.kind.startswith("list<")
 

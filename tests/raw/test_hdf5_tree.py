@@ -64,6 +64,10 @@ def test_walk_refuses_what_leads_elsewhere(file: Any, link: Any, said: str) -> N
 )
 def test_only_the_same_row_and_type_is_read(file: Any, row: tuple[int, ...], kind: str) -> None:
     file["x"] = np.arange(1, 13).reshape(4, 3).astype(kind)
+    if kind != "S8":
+        whole = hdf5_tree.read_numbers(file["x"].id)
+        assert whole.dtype == np.dtype(kind).newbyteorder("=")
+        np.testing.assert_array_equal(whole, file["x"])
     values = hdf5_tree.read_plain(file.id, "x", np.dtype("f8"), row)
     assert (values is not None) == (row == (3,) and kind == "f8")
     if values is not None:
@@ -123,6 +127,21 @@ def test_what_is_not_there_or_is_no_dataset(file: Any) -> None:
     assert hdf5_tree.open_dataset(file.id, ("a", "x")).shape == (1,)
     with pytest.raises(OSError, match="'a' exists but cannot be opened"):
         hdf5_tree.open_dataset(file.id, ("a",))
+
+
+@pytest.mark.parametrize("open_at", [hdf5_tree.open_group, hdf5_tree.open_dataset])
+@pytest.mark.parametrize("path", [("out",), ("a", "out"), ("out", "x"), ("a", "out", "x")], ids=str)
+def test_what_lies_in_another_file_is_not_opened(
+    tmp_path: Path, file: Any, path: tuple[str, ...], open_at: Any
+) -> None:
+    with h5py.File(tmp_path / "other.hdf5", "w") as other:
+        other["group/x"] = other["x"] = [1]
+    whole = path[-1] == "out"
+    target = "/" if not whole else "/group" if open_at is hdf5_tree.open_group else "/x"
+    file["a/x"] = [1]
+    file["/".join(path[: path.index("out") + 1])] = h5py.ExternalLink("other.hdf5", target)
+    with pytest.raises(FormatError, match=r"to 'other\.hdf5', which is not followed"):
+        open_at(file.id, path)
 
 
 @pytest.mark.parametrize("number", [0, -7, 2**63 - 1, 2**63, 2**64 - 1])

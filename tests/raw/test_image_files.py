@@ -35,6 +35,7 @@ def test_headers_are_those_that_pillow_reads() -> None:
         progressive = {"progressive": True, "restart_marker_rows": 1}
         jpegs.append(written(image, "jpeg", **({**options, **progressive} if more else {})))
         pngs.append(written(image, "png", **({"pnginfo": text} if more else {})))
+    pngs.append(written(pictures(1, ("png", "uint8", (20, 300, 4)))[0], "png"))
     for encoding, files in (("jpeg", jpegs), ("png", pngs)):
         gaps = [one + b"\xff\xd8" for one in files]
         begins = np.cumsum([0, *map(len, gaps)])[:-1]

@@ -235,8 +235,7 @@ def test_a_hub_that_refuses(
     if (where, status) == ("", 404):  # as if there were none: then it cannot be created
         expected = NetworkError
     if (where, status) == ("commit/main", "half"):  # it was made, and only the answer was lost
-        push_dataset(toy, TO, here)
-        assert hub.head(REPO) != head
+        assert push_dataset(toy, TO, here).revision == hub.head(REPO) != head
         return
     with pytest.raises(expected) as caught:
         push_dataset(toy, TO, here)
@@ -357,8 +356,11 @@ def test_a_folder_and_a_web_server(
     toy: Entry, here: Settings, elsewhere: Settings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "web/toy"
+    planned = push_dataset(toy, str(folder), here, dry_run=True)
+    assert not folder.exists()
     pushed = push_dataset(toy, str(folder), here)
     assert pushed.to == str(folder)
+    assert planned == replace(pushed, dry_run=True)
     found = files_of(folder)
     assert found.pop("README.md")
     assert found.pop("README.webp")
