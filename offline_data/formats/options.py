@@ -450,6 +450,7 @@ class Options:
                     f"as in --{name} 0:10"
                 )
 
+        parse_audit(str(self.audit))
         for name, words in _CHOICES.items():
             if (word := getattr(self, name)) not in {None, *words}:
                 raise UsageError(f"{name} is {word!r}; expected one of {', '.join(words)}")

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -62,7 +63,19 @@ def names(folder: Path) -> dict[str, Any]:
     def load(name: str = "pen", **options: Any) -> Any:
         return offline_data.load_dataset(f"local:{name}", root=folder / "root", **options)
 
-    own = {"ds": load(), "arm": load("arm"), "load": load, "arrays": arrays, "Scale": Scale}
+    def closed() -> Any:
+        recorder = offline_data.Recorder(gymnasium.make("CartPole-v1"), "mine", progress=False)
+        recorder.close()
+        return recorder
+
+    own = {
+        "ds": load(),
+        "arm": load("arm"),
+        "load": load,
+        "arrays": arrays,
+        "Scale": Scale,
+        "closed": closed,
+    }
     return {**own, "offline_data": offline_data, "torch": torch, "HERE": folder}
 
 
@@ -81,6 +94,7 @@ def test_a_mistake_is_answered_by_what_to_do_next(
     with pytest.raises(REFUSED) as caught:
         eval(text, dict(names))  # noqa: S307 - of this repository
     assert isinstance(caught.value, getattr(builtins, kind, OfflineDataError))
+    assert str(caught.value) == getattr(caught.value, "message", str(caught.value))
     MISTAKES.check(kind, text, lambda: _raise(caught.value), {folder: "HERE"})
     assert NEXT_STEP.search(str(MISTAKES.known[kind][text]))
     assert {*folder.rglob("manifest.json")} == before

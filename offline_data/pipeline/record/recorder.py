@@ -381,6 +381,8 @@ class Recorder:
     def _begin(
         self, number: int, seed: Any = None, options: Mapping[str, Any] | None = None
     ) -> None:
+        if self._closed:
+            raise UsageError("The recorder is closed", hint="Recorder(…, resume=True) continues it")
         text = None
         if options is not None:
             try:
