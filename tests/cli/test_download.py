@@ -292,7 +292,10 @@ def test_limits_of_the_transfer_reach_it(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert asked == [TransferLimits(3, 2.5, 1, 5_000_000)]
 
 
-def test_a_size_that_is_not_published_is_not_zero(cli: Cli) -> None:
+def test_a_size_that_is_not_published_is_not_zero(cli: Cli, toy: Path) -> None:
+    here = {row[0]: row[1] for row in cli("download", "local:toy", "--dry-run").rows}
+    assert here["already exists"].endswith(str(toy.name))
+    assert "files of unknown size" not in here
     ran = cli("download", "d4rl:door-human-v1", "--dry-run", "--offline")
     fields = {row[0]: row[1] for row in ran.rows if len(row) == 2}
     sized = int(fields.get("to download", 0))

@@ -216,6 +216,8 @@ def test_sample(cli: Cli, toy: Path) -> None:
     data = cli("sample", "local:toy", "--batch", "6", "--slices", "2", "--json").json
     assert data["slices"] == 2
     assert data["leaves"]["next/truncated"]["shape"] == [6, 1]
+    first, again = (cli("sample", "local:toy", "--seed", "0", "--json").json for _ in range(2))
+    assert first["leaves"] == again["leaves"]
     for flag in ("next/truncated", "next/done"):  # at the end of each slice
         assert data["leaves"][flag]["max"] is True
 

@@ -249,6 +249,16 @@ def test_a_minari_folder_keeps_licence_links_and_citation(
     assert len(run_loading(card, tmp_path, monkeypatch)["batch"]) == 256
 
 
+@pytest.mark.parametrize(("author", "shown"), [(["A", "B"], "A and B"), ("A", "A"), (None, None)])
+def test_authors_of_a_citation(tmp_path: Path, author: Any, shown: str | None) -> None:
+    told = {"author": author, "citation": "A, in B."}
+    folder = write_minari(tmp_path / "any-v0", [toy_episode(0, 3)], metadata=told)
+    offline_data.convert(folder, "mine", root=tmp_path / "root")
+    card = offline_data.card("local:mine", root=tmp_path / "root", progress=False)
+    lines = [line for line in card.splitlines() if line.startswith("  author = ")]
+    assert lines == ([f"  author = {{{shown}}},"] if shown else [])
+
+
 @pytest.mark.parametrize(("dataset_id", "licence"), [
     ("D4RL/door/human-v2", "CC-BY-4.0"), ("D4RL/none/such-v9", None), ("mine-v0", None), (3, None)
 ])  # fmt: skip
