@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from importlib.metadata import EntryPoints, distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def read_once(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(registry, "entry_points", select)
 
 
-def select(**wanted: str) -> EntryPoints:
+def select(**wanted: Any) -> EntryPoints:
     """Return what `importlib.metadata.entry_points` returns."""
     places = (Path(place) for place in sys.path)
     return _of(
