@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,6 +172,7 @@ def test_env_has_every_setting_with_its_origin_and_no_secret(
     assert found["version"] == version("offline-data")
     assert found["packages"]["numpy"] == version("numpy")
     assert "offline-data" not in found["packages"]
+    assert ("tomli" in found["packages"]) == (sys.version_info < (3, 11))
     assert found["compiled_gather"] is (native.compiled is not None)
     assert found["free_bytes"] > 0
     assert settings["config"] == settings["config_place"] == str(config)

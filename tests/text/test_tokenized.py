@@ -268,6 +268,9 @@ def test_pairs_that_are_dropped_are_counted(saved: Path, tmp_path: Path) -> None
         pairs = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)
     assert str(caught[0].message).startswith(f"{40 - len(pairs)} pairs of 40")
     assert len(caught) == 1
+    alike = {"prompt": "p", "chosen": "a", "rejected": "a"}
+    with pytest.warns(UserWarning, match="^1 pair of 1 is dropped"):
+        assert not list(tokenize.pre_tokenization_hook([alike]))
 
 
 def test_the_cache_is_a_dataset(saved: Path, tmp_path: Path) -> None:
