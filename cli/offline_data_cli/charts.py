@@ -39,7 +39,7 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     width = max(width, _NARROWEST)
     first = [*filter(None, (pictures.returns, pictures.lengths)), *pictures.rewards]
     counts = (
-        f"{plural(pictures.transitions, 'transition')} in {plural(pictures.episodes, 'episode')}"
+        f"{plural(pictures.transitions, 'step')} in {plural(pictures.episodes, 'episode')}"
     )
     actions = pictures.actions[:_MOST_ACTIONS]
     shown = [*first, *actions]

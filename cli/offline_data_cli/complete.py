@@ -82,7 +82,7 @@ def _local_ids(settings: Settings) -> Iterable[tuple[str, str]]:
 
     for one in list_local(settings.root):
         dataset = parse_id(one.id)
-        yield f"{dataset.source}:{dataset.name}", plural(one.transitions, "transition")
+        yield f"{dataset.source}:{dataset.name}", plural(one.transitions, "step")
 
 
 def _all_ids(settings: Settings) -> Iterable[tuple[str, str]]:

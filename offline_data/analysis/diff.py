@@ -117,7 +117,7 @@ class DatasetDiff(Document):
         episodes = self.episodes
         fields = fields_of(
             self,
-            f"A=a B=b transitions same_episodes=episodes.same:count at_another_place:count "
+            f"A=a B=b steps=transitions same_episodes=episodes.same:count at_another_place:count "
             f"only_in_A only_in_B changed,_by_{episodes.matched_by}=changed",
             transitions="{:,} in A, {:,} in B".format(*self.transitions),
             at_another_place=episodes.moved or None,

@@ -247,7 +247,7 @@ def ends_fields(stats: DatasetStats) -> Fields:
     """Return numbers of steps and episodes, and how episodes end."""
     return fields_of(
         stats,
-        "id:code transitions:count episodes:count terminated=per_episode.terminated:share "
+        "id:code steps=transitions:count episodes:count terminated=per_episode.terminated:share "
         "truncated=per_episode.truncated:share "
         "no_final_observation=per_episode.without_final_observation:count",
     )

@@ -60,7 +60,7 @@ class DatasetInfo(Document, LocalDataset):
     created: str
     """When it was written, ISO 8601."""
     counts: Mapping[str, int]
-    """Transitions, episodes, flags, and so on."""
+    """Steps (`transitions`), episodes, flags, and so on."""
     converter: Mapping[str, Any]
     """Program and options that made it."""
     spaces: Mapping[str, Any]
@@ -225,7 +225,7 @@ def summary_fields(info: DatasetInfo) -> Fields:
     """Return the description of a dataset, where it is, and its counts."""
     return fields_of(
         info,
-        "id path layout transitions:count valid_transitions=counts.valid_transitions:count "
+        "id path layout steps=transitions:count transitions=counts.valid_transitions:count "
         "episodes:count terminated=counts.terminated:count truncated=counts.truncated:count "
         "marks size=bytes:bytes description",
         marks=", ".join(

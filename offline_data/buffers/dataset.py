@@ -621,7 +621,7 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
 
         found = entry_info(entry_at(self.data_path))
         values = {
-            "transitions": len(self),
+            "steps": len(self),
             "episodes": len(self.episodes),
             "layout": found.layout,
             "size": found.bytes,
@@ -630,7 +630,7 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
             "sampler": repr(self.sampler),
             "batch size": self.batch_size,
         }
-        kinds: dict[str, Kind] = {"transitions": "count", "episodes": "count", "size": "bytes"}
+        kinds: dict[str, Kind] = {"steps": "count", "episodes": "count", "size": "bytes"}
         fields = (Field(name, value, kinds.get(name, "text")) for name, value in values.items())
         title = f"{type(self).__name__} {self.manifest.id}"
         return render(Fields(*fields, title=title), schema_table(found))

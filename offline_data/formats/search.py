@@ -29,7 +29,7 @@ class CatalogDataset(Document):
     """One dataset in a source's catalogue."""
 
     COLUMNS: ClassVar[str] = (
-        "id transitions:count episodes:count size=bytes:bytes local summary:clip:keep"
+        "id steps=transitions:count episodes:count size=bytes:bytes local summary:clip:keep"
     )
     id: str  # `source:name`
     source: str
@@ -57,7 +57,7 @@ class CatalogDataset(Document):
     def blocks(self) -> list[Block]:
         """Return what its catalogue says."""
         spec = (
-            "id on_this_disk summary transitions:count episodes:count download=bytes:bytes licence "
+            "id on_this_disk summary steps=transitions:count episodes:count download=bytes:bytes licence "
             "citation notes command"
         )
         return [fields_of(self, spec, on_this_disk="another revision" if self.here else "no")]

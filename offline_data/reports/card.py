@@ -68,7 +68,7 @@ def dataset_card(
         _header(info, header),
         f"# {escape(info.id)}",
         *(f"> {escape_text(line)}" for line in _description(info)),
-        f"{plural(info.transitions, 'transition')} in {plural(info.episodes, 'episode')}, {size}.",
+        f"{plural(info.transitions, 'step')} in {plural(info.episodes, 'episode')}, {size}.",
         f"![Preview]({quote(picture)})" if picture else "",
         "## Schema",
         render(schema_table(info)),

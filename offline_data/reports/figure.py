@@ -215,7 +215,7 @@ def _figure(matplotlib: Any, pictures: DatasetPictures) -> Any:
     height = sum(row[0] for row in rows) + 0.4 + 0.5 * bool(note)
     figure = matplotlib.figure.Figure(figsize=(11, height), layout="constrained")
     figure.suptitle(
-        _text(pictures.id, 90) + f"   {plural(pictures.transitions, 'transition')} in "
+        _text(pictures.id, 90) + f"   {plural(pictures.transitions, 'step')} in "
         f"{plural(pictures.episodes, 'episode')}",
         fontsize=11,
     )

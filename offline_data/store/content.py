@@ -129,7 +129,7 @@ def episode_digests(
     out = np.empty((len(lengths), 32), np.uint8)
     of_row = sum(content.row_bytes(leaf) for leaf in chosen)
     most = max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(of_row, 1)))
-    with progress.task("content digest", int(lengths.sum()), "transitions") as task:
+    with progress.task("content digest", int(lengths.sum()), "steps") as task:
         for first, stop in runs_within(lengths, most):
             heads = zip(
                 lengths[first:stop].astype("<i8"), content.reader.final[first:stop], strict=True

@@ -122,7 +122,7 @@ class Listing(Sequence[T], Document, Generic[T]):
 class LocalDataset:
     """One dataset on this disk."""
 
-    COLUMNS: ClassVar[str] = "id transitions:count episodes:count size=bytes:bytes layout"
+    COLUMNS: ClassVar[str] = "id steps=transitions:count episodes:count size=bytes:bytes layout"
     id: str
     """Its id, revision included."""
     path: Path
@@ -275,7 +275,7 @@ class Stored:
 
     def __repr__(self) -> str:
         return (
-            f"Stored({self.id}, {plural(self.transitions, 'transition')}, "
+            f"Stored({self.id}, {plural(self.transitions, 'step')}, "
             f"{plural(self.episodes, 'episode')}, {human_bytes(self.bytes)}, {str(self.path)!r})"
         )
 

@@ -310,7 +310,7 @@ class DatasetWriter:
             if raw is None or needed <= _LARGEST_RATIO * raw:
                 raise
             raise FormatError(
-                f"{self._header.id} has {plural(transitions, 'transition')} according to its "
+                f"{self._header.id} has {plural(transitions, 'step')} according to its "
                 "metadata, "
                 f"{human_bytes(needed)}; its files of {human_bytes(raw)} are too small for them",
                 hint="the metadata are wrong: correct them, or fetch the files again",

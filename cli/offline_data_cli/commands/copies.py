@@ -184,7 +184,7 @@ def save_views(
         save_view(parent, steps, name, context.settings, context.progress, force=force)
         for name, steps in views.items()
     ]
-    shown = table("view dataset transitions:count episodes:count path:keep", made)
+    shown = table("view dataset steps=transitions:count episodes:count path:keep", made)
     return Result(made, (shown,), [view.view for view in made])
 
 

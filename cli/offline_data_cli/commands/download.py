@@ -322,7 +322,7 @@ def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:
     fields = fields_of(
         found,
         "id format=source layout destination already_exists replaces files:count "
-        "size_of_files=bytes:bytes transitions:count episodes:count "
+        "size_of_files=bytes:bytes steps=transitions:count episodes:count "
         "free_disk_space=free_bytes:bytes",
         already_exists=EXISTS if found.existing else None,
     )
@@ -395,7 +395,7 @@ def stored_result(stored: "ingest.Stored") -> Result:
     manifest = stored.manifest
     data = {name: getattr(stored, name) for name in _STORED}
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
-    counts = table("id transitions:count episodes:count size=bytes:bytes seconds:number", [data])
+    counts = table("id steps=transitions:count episodes:count size=bytes:bytes seconds:number", [data])
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
     # what a dataset made of others lacks was said when those were converted
     dropped, skipped = ((), ()) if manifest.parents else (manifest.dropped, manifest.skipped)

@@ -103,7 +103,7 @@ def export(
     if done.losses:
         title = "would lose" if dry_run else "not in these files"
         parts.append(table("feature=leaf:keep rows:count reason", done.losses, title))
-    size = f"{plural(done.transitions, 'transition')} in {plural(done.episodes, 'episode')}"
+    size = f"{plural(done.transitions, 'step')} in {plural(done.episodes, 'episode')}"
     if dry_run:
         nothing = "" if done.losses else "; nothing would be lost"
         return Result(

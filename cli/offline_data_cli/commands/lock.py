@@ -55,7 +55,7 @@ def lock(
     changes = found.changes or (f"{found.path.name} is up to date",)
     if check:
         return Result(data, changes, ids, code=1 if found.changes else 0)
-    listed = table("name id transitions:count episodes:count files=bytes:bytes", datasets)
+    listed = table("name id steps=transitions:count episodes:count files=bytes:bytes", datasets)
     return Result(data, (listed,), ids, changes)
 
 

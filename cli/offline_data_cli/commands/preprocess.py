@@ -281,7 +281,7 @@ def _dry_run_result(data: dict[str, Any]) -> Result:
     most = "" if data.get("same_lengths", True) else " at most"
     fields = fields_of(
         data,
-        "id made_from=parent destination already_exists replaces functions transitions episodes "
+        "id made_from=parent destination already_exists replaces functions steps=transitions episodes "
         "tasks:count tasks_finished:count size=bytes:bytes free_disk_space=free_bytes:bytes "
         "estimated_time executor",
         already_exists=EXISTS if data["existed"] else None,

@@ -130,7 +130,7 @@ class BatchForm:
             return starts, lengths
         if self.strict_length and not self.padded and (lengths < width).any():
             raise UsageError(
-                f"An episode has {plural(lengths.min(), 'transition')}, and slices have {width}",
+                f"An episode has {plural(lengths.min(), 'step')}, and slices have {width}",
                 hint="ask for shorter slices, take short episodes whole with strict_length=False, "
                 "or fill them up with pad=True",
             )

@@ -41,7 +41,7 @@ def prove(
     """
     tally = _Tally(job.name, losses)
     compared = first = 0
-    with progress.task(f"compare {job.name}", job.episodes.transitions, "transitions") as bar:
+    with progress.task(f"compare {job.name}", job.episodes.transitions, "steps") as bar:
         for found, original in _pairs(_read(written), job.episodes.batches()):
             tally.where = f"of episodes {first} to {first + len(found.lengths) - 1}"
             compared += _compare(found, original, job, target, tally)
@@ -124,7 +124,7 @@ def _compare(
     if not np.array_equal(found.lengths, original.lengths):
         at = int((found.lengths != original.lengths).argmax())
         raise IntegrityError(
-            f"{job.name}: an episode {tally.where} has {plural(found.lengths[at], 'transition')}, "
+            f"{job.name}: an episode {tally.where} has {plural(found.lengths[at], 'step')}, "
             f"expected {original.lengths[at]}"
         )
     places = {one.leaf: one for one in job.places}

@@ -287,7 +287,7 @@ def _write(
         require_bytes(staged, size * job.episodes.transitions // 4, f"An export to {path}")
         if not target.suffix:
             written.mkdir()
-        with progress.task(f"export {path.name}", job.episodes.transitions, "transitions") as bar:
+        with progress.task(f"export {path.name}", job.episodes.transitions, "steps") as bar:
             write_files(target, written, job, bar)
         compared, losses = prove(target.read(written, job), job, target, result.losses, progress)
         result = replace(result, losses=losses, compared=compared)
@@ -349,7 +349,7 @@ def _card(
 ) -> dict[str, bytes]:
     first = entry_at(job.episodes.reader.path)
     files = dict(card(first, progress, target.card(job)))
-    of = plural(result.transitions, "transition") + " in " + plural(result.episodes, "episode")
+    of = plural(result.transitions, "step") + " in " + plural(result.episodes, "episode")
     part = len(job.episodes.members) > 1 or not job.episodes.members[0].whole
     lines = [
         "## Export",

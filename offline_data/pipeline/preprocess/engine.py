@@ -206,7 +206,7 @@ class Run:
         executor: Executor,
     ) -> Iterator[Iterator[tuple[int, Any]]]:
         """Run tasks; names the rows of one that killed its process twice."""
-        sizes, shown = [plan.tasks[task].rows for task in tasks], (label, "transitions")
+        sizes, shown = [plan.tasks[task].rows for task in tasks], (label, "steps")
         with run_tasks(executor, job, tasks, self.progress, shown, sizes) as answers:
             try:
                 yield answers

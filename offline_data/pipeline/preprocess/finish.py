@@ -70,7 +70,7 @@ def header_of(
             f". {plural_of(cut, len(view.episodes), 'episode', 'is a piece', 'are pieces')}, "
             "truncated where the parent's episode continues"
         )
-        rows = f"{view.transitions} of {plural(reader.transitions, 'transition')}"
+        rows = f"{view.transitions} of {plural(reader.transitions, 'step')}"
         notes.append(f"Made of a view of {parent.id}: {rows}{pieces if cut else ''}")
     chosen = plan.chosen
     last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])

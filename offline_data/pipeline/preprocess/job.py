@@ -168,7 +168,7 @@ class Recipe:
                 raise StepError(
                     f"Memory is short for step {step.name!r} on "
                     f"{plural(len(chunk.episodes), 'episode')} of "
-                    f"{plural(chunk.batch.transitions, 'transition')}",
+                    f"{plural(chunk.batch.transitions, 'step')}",
                     hint="fewer workers, or smaller blocks (batched=), take less",
                 ) from error
             old, new = (before.by_rows, before.losses), (chunk.by_rows, chunk.losses)

@@ -95,7 +95,7 @@ def _counts(infos: Sequence[DatasetInfo], found: dict[str, DatasetStats]) -> Htm
                 f"{100 * spreads.terminated:.3g} %",
             )
         )
-    titles = ("Dataset", "Licence", "Transitions", "Episodes", "Size")
+    titles = ("Dataset", "Licence", "Steps", "Episodes", "Size")
     return table_of((*titles, "Mean return", "Mean length", "Terminated"), rows, numbers=6)
 
 

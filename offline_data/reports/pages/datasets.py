@@ -38,7 +38,7 @@ _COMMANDS = {
     ),
     "Get a published one": (
         "offline-data download minari:D4RL/door/human-v2",
-        "25 human demonstrations of a hand that opens a door, 6,729 transitions.",
+        "25 human demonstrations of a hand that opens a door, 6,729 steps.",
     ),
     "Bring your own": (
         "offline-data convert FOLDER NAME",
@@ -95,7 +95,7 @@ def datasets_page(root: Path, entries: Sequence[Entry], notes: Iterable[str]) ->
     )
     picture = element("span", "Picture", class_="hidden")
     titles = (picture, "Dataset", "Kind", "Findings", "Licence", "Made")
-    found = table_of((*titles, "Transitions", "Episodes", "Size"), rows, numbers=3)
+    found = table_of((*titles, "Steps", "Episodes", "Size"), rows, numbers=3)
     size = human_bytes(sum(entry.bytes for entry in entries))
     return page(
         "Datasets",

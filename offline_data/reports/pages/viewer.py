@@ -70,7 +70,7 @@ def dataset_data(reader: DatasetReader, info: DatasetInfo) -> dict[str, Any]:
     if kind == "text":  # a row of a padded dataset is a document
         rows = plural(info.transitions, "token") if is_packed(reader) else None
     else:
-        rows = plural(info.transitions, "transition")
+        rows = plural(info.transitions, "step")
     facts = (
         plural(info.episodes, "document" if kind == "text" else "episode"),
         rows,

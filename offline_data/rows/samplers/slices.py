@@ -120,7 +120,7 @@ class SliceStarts:
         starts, lengths = starts[kept], lengths[kept]
         if not len(starts):
             raise UsageError(
-                f"No episode has {plural(length, 'transition')}; the longest of "
+                f"No episode has {plural(length, 'step')}; the longest of "
                 f"{len(episodes.lengths)} has "
                 f"{int(episodes.lengths.max())}",
                 hint="use shorter slices, or include short episodes as a whole with "
@@ -140,7 +140,7 @@ class SliceStarts:
         kept = counts > 0
         starts, lengths, counts = (part[kept] for part in (starts, lengths, counts))
         if not len(starts):
-            raise UsageError(f"No episode has {plural(length - before - behind, 'transition')}")
+            raise UsageError(f"No episode has {plural(length - before - behind, 'step')}")
         whole, ends = np.minimum(lengths, length), np.cumsum(counts)
         pieces, span = EpisodePieces.find(episodes, kept, counts), (before, lengths, length)
         return cls(starts, counts, whole, ends, episodes.order, span, pieces)

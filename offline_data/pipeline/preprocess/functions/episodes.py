@@ -115,7 +115,7 @@ class EpisodeStep(UserFunction):
                 table = table_of(chunk, part=slice(int(start), int(start + length)))
 
                 def place(number: int = int(number[0]), length: int = int(length)) -> str:
-                    return f"episode {number} ({plural(length, 'transition')})"
+                    return f"episode {number} ({plural(length, 'step')})"
 
                 result = Call(self.fn, table, number, chunk.place, self.seed).as_one(place)
                 if result is not None:
