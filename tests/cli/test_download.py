@@ -90,7 +90,7 @@ def library(monkeypatch: pytest.MonkeyPatch, toy: Path) -> Library:
 def test_download_says_what_is_here_now(cli: Cli, library: Library, toy: Path) -> None:
     ran = cli("download", "d4rl:x")
     assert ran.code == 0
-    assert ran.rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "SECONDS"]
+    assert ran.rows[0] == ["ID", "STEPS", "EPISODES", "SIZE", "SECONDS"]
     assert ran.rows[1][:3] == ["d4rl:x@1", "5", "2"]
     assert ran.err == f"working\nd4rl:x@1 already exists: {toy}\n"
     (data,) = cli("download", "d4rl:x", "--json").json
@@ -307,4 +307,4 @@ def test_what_was_stored_is_one_line(toy: Path) -> None:
     entry = entry_at(toy)
     shown = repr(ingest.Stored(entry.id, entry.path, entry.manifest, True, 1.5))
     size = human_bytes(entry.bytes)
-    assert shown == f"Stored(local:toy@1, 5 transitions, 2 episodes, {size}, {str(toy)!r})"
+    assert shown == f"Stored(local:toy@1, 5 steps, 2 episodes, {size}, {str(toy)!r})"

@@ -42,7 +42,7 @@ def test_info(cli: Cli, toy: Path) -> None:
     }
     rows = cli("info", "local:toy").rows
     assert ["id", "local:toy@1"] in rows
-    assert ["transitions", "5"] in rows
+    assert ["steps", "5"] in rows
     assert ["observation/mission", "text", "[]", "steps + 1", "", ""] in rows
     assert cli("info", str(toy), "-q").out == "local:toy@1\n"
 

@@ -35,7 +35,7 @@ def three(tmp_path: Path) -> list[str]:
 
 def test_list(cli: Cli, three: list[str], tmp_path: Path) -> None:
     rows = cli("list").rows
-    assert rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "LAYOUT"]
+    assert rows[0] == ["ID", "STEPS", "EPISODES", "SIZE", "LAYOUT"]
     assert [row[0] for row in rows[1:]] == sorted(three)
     assert rows[-1][1:3] == ["18", "2"]
     assert cli("ls", "--sort", "size", "-q").out.split() == three[::-1]

@@ -43,7 +43,7 @@ def test_plot_draws_in_a_pipe_and_in_a_terminal(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     piped = cli("draw", "local:toy")
-    assert piped.out.startswith("local:toy@1\n5 transitions in 2 episodes\n")
+    assert piped.out.startswith("local:toy@1\n5 steps in 2 episodes\n")
     assert "█" in piped.out
     assert "\x1b" not in piped.out
     assert max(map(len, piped.out.splitlines())) <= 80

@@ -155,7 +155,7 @@ def test_how_a_function_was_run_is_said(
     words = " ".join(arguments).split()
     planned, ran = cli(*words, "--dry-run"), cli(*words)
     assert ["transitions", "5 at most" if "first_rows" in line else "5"] in planned.rows
-    assert ran.rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "SECONDS"]
+    assert ran.rows[0] == ["ID", "STEPS", "EPISODES", "SIZE", "SECONDS"]
     for rows in (planned.rows, ran.rows):
         assert [row[1] for row in rows if row[0] == "functions"] == said.split("|")
 

@@ -189,7 +189,7 @@ def test_synonyms_run_and_other_words_are_explained(cli: Cli, toy: Path) -> None
 
 def test_layouts_of_output(cli: Cli, toy: Path) -> None:
     table = cli("list", "--format", "table").out.splitlines()
-    assert table[0].split() == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "LAYOUT"]
+    assert table[0].split() == ["ID", "STEPS", "EPISODES", "SIZE", "LAYOUT"]
     assert "\t" in cli("list").out
     assert cli("list", "--format", "json").json == cli("list", "--json").json
     assert cli("info", "local:x", "--format", "json").json["error"]["code"] == "not_found"
@@ -203,7 +203,7 @@ def test_a_terminal_has_colours_and_whole_tables(
     shown = terminal(width=40)
     assert main(["list", "-V"]) == main(["list"]) == 0
     assert "\x1b[36mlocal:toy@1" in shown.out.getvalue()
-    assert "SIZE, LAYOUT not shown: widen the" in shown.out.text
+    assert "LAYOUT not shown: widen the" in shown.out.text
     shown = terminal(width=40)
     assert main(["list", "--no-truncate", "--color", "never"]) == 0
     assert "LAYOUT" in shown.out.getvalue()

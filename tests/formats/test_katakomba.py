@@ -106,7 +106,7 @@ def hub(tmp_path: Path, settings: Settings) -> Iterator[Settings]:
 
 def test_downloads_from_the_hub(hub: Settings, tmp_path: Path) -> None:
     dataset = parse_id("katakomba:mon-hum-neu")
-    with pytest.raises(FormatError, match="33,741,542 transitions according to its metadata"):
+    with pytest.raises(FormatError, match="33,741,542 steps according to its metadata"):
         download(dataset, hub, Options())
     made = download(dataset, hub, Options(audit="all", skip_bad_episodes=True))
     reader = open_reader(made.path)

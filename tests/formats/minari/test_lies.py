@@ -167,7 +167,7 @@ class TestStatedAndFound:
         edit_json(folder / "data" / "metadata.json", total_steps=10**18)
         code, said = convert(folder)
         assert code == 5
-        assert "has 1,000,000,000,000,000,000 transitions according to its metadata" in said
+        assert "has 1,000,000,000,000,000,000 steps according to its metadata" in said
         assert not list((tmp_path / "root").rglob("manifest.json"))
 
     @pytest.mark.parametrize("more", [(), ("--episodes", "0:2")])

@@ -141,7 +141,7 @@ def test_the_manifest_says_so_and_other_views_are_other_datasets(
     said = manifest.converter["options"]["view"]
     assert manifest.parents == (ds.manifest.id,)
     assert (said["transitions"], said["episodes"], said["cut"]) == (6, 5, 5)
-    assert any("6 of 23 transitions" in note for note in manifest.notes)
+    assert any("6 of 23 steps" in note for note in manifest.notes)
     VIEWS["single rows"][0](ds).preprocess(twice, dest=tmp_path / "out")  # the same is there
     with pytest.raises(UsageError, match="another dataset"):
         VIEWS["rows"][0](ds).preprocess(twice, dest=tmp_path / "out")

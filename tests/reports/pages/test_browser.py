@@ -261,7 +261,7 @@ def test_a_report_is_drawn_and_loads_nothing(chromium: Any, report: str) -> None
     assert page.text("#title") == f"go 0 {HOSTILE}"
     assert page.text("h1") == "local:rich@1"
     assert page.text("#facts") == "Episode 0 · 7 steps · return 21 · terminated"
-    assert page.text(".facts").startswith("3 episodes · 38 transitions · 4 cameras · ")
+    assert page.text(".facts").startswith("3 episodes · 38 steps · 4 cameras · ")
     labels = page("[...document.querySelectorAll('.camera span')].map(one => one.lastChild.data)")
     assert labels == ["camera", "pixels", "stack", "depth"]
     assert page("document.querySelectorAll('.thumbnails img').length") == 7

@@ -122,7 +122,7 @@ def test_scales_and_facts_are_of_the_dataset(data: dict[str, Any]) -> None:
     np.testing.assert_allclose(tracks["observation/state"]["low"], np.nanmin(seen, 0), 1e-5)
     np.testing.assert_allclose(tracks["observation/state"]["high"], np.nanmax(seen, 0), 1e-5)
     assert tracks["observation/state"]["labels"] == ["[0]", "[1]", "[2]"]
-    assert data["facts"][:3] == ["3 episodes", "38 transitions", "4 cameras"]
+    assert data["facts"][:3] == ["3 episodes", "38 steps", "4 cameras"]
     sizes = {one["label"]: (one["height"], one["width"]) for one in data["cameras"]}
     assert sizes == {"camera": (32, 40), "pixels": (24, 20), "stack": (16, 16), "depth": (20, 18)}
     assert (data["kind"], data["rate"], data["marks"]) == ("film", None, {})
@@ -221,7 +221,7 @@ def test_the_header_and_metadata_say_what_the_source_says(tmp_path: Path) -> Non
     data, (metadata,) = data_of(page), page.all("details", id="about")
     assert [one.text for one in page.all("h1")] == ["local:one@1"]
     assert (data["rate"], data["kind"], data["cameras"]) == (5, "vectors", [])
-    assert data["facts"][:2] == ["1 episode", "40 transitions"]
+    assert data["facts"][:2] == ["1 episode", "40 steps"]
     (link,) = metadata.all("a")
     assert (link.text, link.attributes["href"]) == ("page", "https://a.b")
     assert "Rate5 Hz" in metadata.text

@@ -71,7 +71,7 @@ def test_a_slice_does_not_cross_the_cursor(make: Any) -> None:
         buffer = ring(make(slice_len=length), batch_size=length)
         found = {int(buffer.sample()["time"][0]) for _ in range(300)}
         assert found >= starts if length == 16 else found == starts
-    with pytest.raises(UsageError, match="No episode has 34 transitions"):
+    with pytest.raises(UsageError, match="No episode has 34 steps"):
         ring(make(slice_len=34), batch_size=34).sample()
 
 
@@ -134,7 +134,7 @@ def test_a_write_ends_what_continued() -> None:
     buffer = ring(SliceSampler(slice_len=32, seed=0), batch_size=32, prefetch=3)
     assert buffer.sample()["time"][0] in (50, 51)
     buffer.extend(steps(100, 118))  # now 52 is the oldest
-    with pytest.raises(UsageError, match="No episode has 32 transitions; the longest of 3 has 31"):
+    with pytest.raises(UsageError, match="No episode has 32 steps; the longest of 3 has 31"):
         buffer.sample()
     both: Any = ReplayBuffer(storage=LazyTensorStorage(4), sampler=SliceSampler(slice_len=2))
     both.extend(steps(0, 4))

@@ -189,7 +189,7 @@ def test_all_of_the_probe_left_out() -> None:
     other = EpisodeStep(lambda td: td.exclude("info", ("next", "info")) if len(td) > 3 else None)
     step = other.settled(probe)
     assert step.apply(probe).batch.transitions == 0
-    with pytest.raises(Revision, match=r"episode 1 \(4 transitions\) is the first one") as error:
+    with pytest.raises(Revision, match=r"episode 1 \(4 steps\) is the first one") as error:
         step.apply(rest)
     again = step.with_state(error.value.state)
     assert not again.guessed
@@ -197,7 +197,7 @@ def test_all_of_the_probe_left_out() -> None:
         assert set(again.apply(chunk).batch.observations) == {POSITION, VELOCITY}
 
     lacking = EpisodeStep(lambda td: td.exclude("action") if len(td) > 3 else None).settled(probe)
-    with pytest.raises(StepError, match=r"for episode 1 \(4 transitions\) lacks action, which"):
+    with pytest.raises(StepError, match=r"for episode 1 \(4 steps\) lacks action, which"):
         lacking.apply(rest)
 
 
