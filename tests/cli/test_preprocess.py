@@ -154,7 +154,7 @@ def test_how_a_function_was_run_is_said(
     arguments = ("preprocess", "local:toy", "--out", "new", "--fn", f"functions.py:{line}")
     words = " ".join(arguments).split()
     planned, ran = cli(*words, "--dry-run"), cli(*words)
-    assert ["transitions", "5 at most" if "first_rows" in line else "5"] in planned.rows
+    assert ["steps", "5 at most" if "first_rows" in line else "5"] in planned.rows
     assert ran.rows[0] == ["ID", "STEPS", "EPISODES", "SIZE", "SECONDS"]
     for rows in (planned.rows, ran.rows):
         assert [row[1] for row in rows if row[0] == "functions"] == said.split("|")

@@ -249,7 +249,7 @@ def test_a_step_in_full(cli: Cli) -> None:
     assert described["encode"]["arguments"][1]["type"] == "png or jpeg or h264"
     shown = cli("step", "clip").out
     assert "--step clip:action,low=-1,high=1" in shown
-    assert "keys\tleaves\trequired" in shown
+    assert "keys\tfeatures\trequired" in shown
     assert cli("step", "clp").code == 3
 
 
