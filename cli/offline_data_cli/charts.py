@@ -38,9 +38,7 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     """
     width = max(width, _NARROWEST)
     first = [*filter(None, (pictures.returns, pictures.lengths)), *pictures.rewards]
-    counts = (
-        f"{plural(pictures.transitions, 'step')} in {plural(pictures.episodes, 'episode')}"
-    )
+    counts = f"{plural(pictures.transitions, 'step')} in {plural(pictures.episodes, 'episode')}"
     actions = pictures.actions[:_MOST_ACTIONS]
     shown = [*first, *actions]
     lines = [pictures.id, counts, ""]

@@ -395,7 +395,9 @@ def stored_result(stored: "ingest.Stored") -> Result:
     manifest = stored.manifest
     data = {name: getattr(stored, name) for name in _STORED}
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
-    counts = table("id steps=transitions:count episodes:count size=bytes:bytes seconds:number", [data])
+    counts = table(
+        "id steps=transitions:count episodes:count size=bytes:bytes seconds:number", [data]
+    )
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
     # what a dataset made of others lacks was said when those were converted
     dropped, skipped = ((), ()) if manifest.parents else (manifest.dropped, manifest.skipped)
