@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,9 @@ def split_episodes(
     """
     if seed < 0:
         raise UsageError(f"seed is {seed}; expected at least 0")
-    above = all(isinstance(share, Real) and 0 < share <= 1 for share in shares.values())
+    given_shares: list[Any] = [*shares.values()]  # of any type
+    number = (int, float, np.number)
+    above = all(isinstance(share, number) and 0 < share <= 1 for share in given_shares)
     if not shares or not above or sum(shares.values()) > 1 + ROUNDING:
         given = ", ".join(f"{name}={share}" for name, share in shares.items())
         raise UsageError(

@@ -139,7 +139,7 @@ def test_bad_rows_are_named_or_left_out(file: Path, name: str) -> None:
     assert skipped.where == "data.arff, line 10"
     # without its folder, which a manifest does not name
     reason = f"FormatError: {skipped.reason} | --skip-bad-episodes leaves it out"
-    assert reason == REFUSALS.known["rows"][name].replace("FOLDER/", "")
+    assert reason == str(REFUSALS.known["rows"][name]).replace("FOLDER/", "")
 
 
 ONE_NUMBER = b"@relation x\n@attribute a real\n@data\n1\n"
