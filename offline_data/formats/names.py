@@ -8,6 +8,7 @@ from pathlib import Path
 
 from offline_data.base.config import Settings
 from offline_data.base.errors import NotFoundError, UsageError
+from offline_data.base.files import is_file, is_folder
 from offline_data.base.ids import did_you_mean, looks_like_path, offer, parse_id
 from offline_data.store.library import has_manifest
 
@@ -96,7 +97,7 @@ def _unknown_name(
         names = {one.partition(":")[2]: one for one in sorted(known)}
         near = near or did_you_mean(name, names, count=3, shown=names.__getitem__)
     search = f"`offline-data search {shlex.quote(name)}` finds ids"
-    if Path(text).exists():
+    if is_file(Path(text)) or is_folder(Path(text)):
         search = f"to make one of this file: `offline-data convert {shlex.quote(text)} NAME`"
     listing = "`offline-data list` shows the datasets on this disk"
     return NotFoundError(
