@@ -246,7 +246,7 @@ class Normalizer(CachedLeaf):
                 each once, whatever the weights of a mixture; features are not renamed.
 
         Raises:
-            UsageError: No such feature; data without rows; or an element without any finite value.
+            UsageError: No such feature; data without rows; or a dimension without any finite value.
         """
         storages = [storage for part in data for storage in _storages(part)]
         if not storages:

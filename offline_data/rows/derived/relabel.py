@@ -218,7 +218,7 @@ class Relabel(CachedLeaf):
                     f"{join_key(self.goal_key)!r} is {goal.dtype} {list(goal.shape[1:])}, and "
                     f"{join_key(self.achieved_key)!r} is {achieved.dtype} "
                     f"{list(achieved.shape[1:])}; expected the same",
-                    hint="achieved_part=slice(2) compares the first two elements only",
+                    hint="achieved_part=slice(2) compares the first two dimensions only",
                 )
         return True
 

@@ -79,7 +79,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
 
     Raises:
         UsageError: `eps` below 0, or an invalid value.
-        StepError: No such feature of real numbers, or an element without any finite value; a standard
+        StepError: No such feature of real numbers, or a dimension without any finite value; a standard
             deviation of 0 with `eps=0`; a result that its type cannot represent.
 
     Example:
@@ -100,7 +100,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
     numbers."""
     eps: Annotated[float | None, number("a finite number, 0 or more", lambda eps: eps >= 0)] = None
     """Added to the divisor. null: 1e-3 by standard deviation, as in CORL and d3rlpy, where a constant
-    element becomes 0; 1e-6 by quantiles, as in openpi, where it becomes -1."""
+    dimension becomes 0; 1e-6 by quantiles, as in openpi, where it becomes -1."""
     std: Annotated[bool, FLAG] = True
     """Whether to divide; else only the mean is subtracted."""
     by: Annotated[str, one_of(tuple(FIGURES))] = "std"
