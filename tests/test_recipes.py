@@ -308,7 +308,7 @@ def test_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("d4rl:halfcheetah-medium-v") == len(names["found"]) > 0
     assert names["about"].episodes == len(LENGTHS)
     ds, episode, spread = shown
-    assert f"<dt>Transitions</dt><dd>{ROWS}</dd>" in ds._repr_html_()
+    assert f"<dt>Steps</dt><dd>{ROWS}</dd>" in ds._repr_html_()
     assert episode.return_ == ds.episodes["return"].max()
     assert f"<h3>Episode {episode.number}</h3>" in episode._repr_html_()
     good = sorted(ds.episodes["return"].tolist())[-len(names["good"].episodes) :]

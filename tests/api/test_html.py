@@ -112,7 +112,7 @@ def test_it_says_what_there_is(toys: Callable[..., Path]) -> None:
         assert text in page.texts
     page = Shown(ds.episodes_at([2])._repr_html_())
     assert "DatasetView local:toy@1" in page.texts
-    assert page.texts[page.texts.index("Transitions") + 1] == "2"
+    assert page.texts[page.texts.index("Steps") + 1] == "2"
     page = Shown(ds.episode(1)._repr_html_())
     assert page.texts[page.texts.index("Length") + 1] == "1"
     assert page.texts[page.texts.index("Final observation") + 1] == "not known"

@@ -179,7 +179,7 @@ def test_loading_and_preprocessing_too(tmp_path: Path) -> None:
     assert [one[0] for one in seen.counted if isinstance(one, tuple)] == ["convert toy"]
     seen = Counts()
     ds.preprocess("clip:action,low=-1", dest=tmp_path / "out", progress=seen)
-    assert seen.counted == [("preprocess out", 5, "transitions"), 5]
+    assert seen.counted == [("preprocess out", 5, "steps"), 5]
 
 
 @pytest.mark.parametrize(
