@@ -169,7 +169,7 @@ class DatasetStats(Document):
         every: tuple[LeafStats | TextStats, ...] = (*self.leaves, *self.texts)
         known = {leaf.key: leaf for leaf in every}
         if name not in known:
-            hint = f'["{next(iter(known))}"].mean is a figure of one'
+            hint = f'["{next(iter(known))}"].mean is the mean of one'
             raise unknown(NotFoundError, "There is no feature", name, known, hint=hint)
         return known[name]
 

@@ -8,7 +8,6 @@ import webbrowser
 from typing import TYPE_CHECKING, Any
 
 from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, settings_of
-from offline_data.base.errors import UsageError
 from offline_data.base.progress import progress_of
 from offline_data.document.html import element
 
@@ -33,11 +32,12 @@ def report(
 ) -> ReportPage:
     """Return the page that `offline-data report` writes; see `Dataset.report`."""
     from offline_data.document.page import ReportPage
+    from offline_data.reports.pages.page import check_page_name
     from offline_data.reports.pages.report import EPISODES_BYTES, report_page
     from offline_data.text.decoder import find_decoder
 
-    if str(path).lower().endswith((".pdf", ".png", ".json", ".md")):
-        raise UsageError(f"The page would be HTML; found {path}", hint="name it NAME.html")
+    if path is not None:
+        check_page_name(path)
     chosen = settings_of(root, settings)
     entry = entry_of(data, chosen)
     content = report_page(

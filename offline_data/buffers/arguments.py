@@ -54,7 +54,7 @@ def as_derived(derived: Derived | Iterable[Derived]) -> tuple[Derived, ...]:
     for one in several:
         if isfunction(one) and one.__module__.startswith("offline_data.rows.derived"):
             raise UsageError(
-                f"{one.__name__} makes a function of batches, and was not called",
+                f"derived is {one.__name__} itself; expected the function that a call of it returns",
                 hint=f"derived={one.__name__}(…)",
             )
     return tuple(several)

@@ -129,7 +129,7 @@ class DatasetCommands(Described):
 
         Raises:
             ManifestError, FormatError: A file is missing or damaged.
-            UsageError, AccessError, NoSpaceError: The file cannot be written.
+            UsageError, AccessError, NoSpaceError: The file cannot be written, or is not named `.html`.
         """
         found: ReportPage = _api("report")(self, path)
         return found

@@ -203,4 +203,5 @@ def _check_column(key: Key, column: NDArray[np.generic], rows: int, what: str) -
         found = plural(column.shape[0], "row") if column.ndim else "no rows"
         raise FormatError(f"{what} feature {join_key(key)!r} has {found}, expected {rows}")
     if column.dtype.kind not in "biufcO":
-        raise FormatError(f"{what} feature {join_key(key)!r} is {column.dtype}: not storable")
+        found = f"has dtype {column.dtype}, which cannot be stored"
+        raise FormatError(f"{what} feature {join_key(key)!r} {found}")

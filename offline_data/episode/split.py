@@ -38,10 +38,11 @@ def split_episodes(
     """
     if seed < 0:
         raise UsageError(f"seed is {seed}; expected at least 0")
-    given_shares: list[Any] = [*shares.values()]  # of any type
-    number = (int, float, np.number)
-    above = all(isinstance(share, number) and 0 < share <= 1 for share in given_shares)
-    if not shares or not above or sum(shares.values()) > 1 + ROUNDING:
+    numbers: list[Any] = [
+        one for one in shares.values() if isinstance(one, (int, float, np.number))
+    ]
+    valid = len(numbers) == len(shares) > 0 and all(0 < one <= 1 for one in numbers)
+    if not valid or sum(numbers) > 1 + ROUNDING:
         given = ", ".join(f"{name}={share}" for name, share in shares.items())
         raise UsageError(
             f"Shares of a split must be above 0 and sum to at most 1; found {given or 'none'}",

@@ -98,7 +98,7 @@ def _unknown_name(
         near = near or did_you_mean(name, names, count=3, shown=names.__getitem__)
     search = f"`offline-data search {shlex.quote(name)}` finds ids"
     if is_file(Path(text)) or is_folder(Path(text)):
-        search = f"to make one of this file: `offline-data convert {shlex.quote(text)} NAME`"
+        search = f"`offline-data convert {shlex.quote(text)} NAME` makes a dataset of that path"
     listing = "`offline-data list` shows the datasets on this disk"
     return NotFoundError(
         f"No dataset is called {text!r}", hint=near or (listing if exact else search)

@@ -22,7 +22,7 @@ from offline_data.base.json import shown
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import Autoreset
 from offline_data.formats.files.mapping import FileMapping, read_mapping
-from offline_data.store.layout import DEFAULT_AUDIT, LAYOUTS, AuditMode, LayoutName, parse_audit
+from offline_data.store.layout import DEFAULT_AUDIT, AuditMode, LayoutName, parse_audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,11 +35,8 @@ Range: TypeAlias = tuple[int | None, int | None]  # half-open; from the first, t
 
 Alignment: TypeAlias = Literal["raw", "regenerated"]  # observations after their actions, or before
 
-_CHOICES = {
-    "layout": LAYOUTS,
-    "images": ("encoded", "raw"),
-    "video": ("keep", "png", "raw", "skip"),
-}
+ImageForm: TypeAlias = Literal["encoded", "raw"]
+VideoForm: TypeAlias = Literal["keep", "png", "raw", "skip"]
 
 Form: TypeAlias = Literal["text", "prompt", "pairs", "messages"]
 """Form of a row: one text; prompt and completion; prompt, chosen and rejected; a conversation."""
@@ -368,13 +365,13 @@ class Options:
         parse=partial(parse_range, flag="--checkpoints"),
         place=3,
     )
-    images: Literal["encoded", "raw"] | None = _option(
+    images: ImageForm | None = _option(
         None,
         "How to store images. encoded keeps the JPEG or PNG files of the source and decodes them when "
         "sampled; raw stores pixels. (default: as in the source)",
         place=4,
     )  # None: as `encoded`, and an existing dataset of either kind is accepted
-    video: Literal["keep", "png", "raw", "skip"] | None = _option(
+    video: VideoForm | None = _option(
         None,
         "How to store videos. keep: keep the mp4 files and decode frames when sampled; png: store "
         "each frame as a PNG image; raw: store pixels; skip: omit videos. (default: keep)",
@@ -451,9 +448,9 @@ class Options:
                 )
 
         parse_audit(str(self.audit))
-        for name, words in _CHOICES.items():
-            if (word := getattr(self, name)) not in {None, *words}:
-                raise UsageError(f"{name} is {word!r}; expected one of {', '.join(words)}")
+        for name, kind in (("layout", LayoutName), ("images", ImageForm), ("video", VideoForm)):
+            if (word := getattr(self, name)) not in {None, *get_args(kind)}:
+                raise UsageError(f"{name} is {word!r}; expected one of {', '.join(get_args(kind))}")
 
     def revision_of(self, revision: str) -> str:
         """Return the revision to write, which differs for a range of episodes or checkpoints.

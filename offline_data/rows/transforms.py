@@ -59,8 +59,10 @@ class Chain(Saves):
         if not callable(transform):
             raise UsageError(f"{transform!r} is not callable; a transform is called with a batch")
         if isinstance(transform, type) and "__call__" in dir(transform):
-            hint = f"give an instance: {transform.__name__}(…)"
-            raise UsageError("A transform is called with a batch, and this is a class", hint=hint)
+            name = transform.__name__
+            raise UsageError(
+                f"The transform is the class {name}; expected an instance", hint=f"{name}(…)"
+            )
         if hasattr(transform, "inv") and hasattr(transform, "eval"):
             transform.eval()  # TorchRL's are modules; some update statistics in training mode
         return Chain((*self.links[:index], Link(transform, invert), *self.links[index:]))

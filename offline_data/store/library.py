@@ -410,7 +410,7 @@ def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
     if not isinstance(dataset, os.PathLike):
         raise UsageError(
             f"A dataset is named by its id or its path; found a {type(dataset).__name__}",
-            hint="several are arguments or calls of their own; a loaded one has its data_path",
+            hint="pass each id or path as an argument of its own; ds.data_path is that of a loaded dataset",
         )
     return os.fspath(user_path(dataset, "the dataset"))
 

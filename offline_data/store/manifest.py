@@ -318,8 +318,8 @@ def read_manifest(folder: Path) -> Manifest:
     except NotFoundError:
         raise NotFoundError(
             f"{folder} is not a dataset directory: it has no {MANIFEST}",
-            hint="`offline-data list` shows the ids of those on this disk; "
-            "`offline-data convert PATH NAME` makes one of files of your own",
+            hint="`offline-data list` shows the datasets on this disk; "
+            "`offline-data convert PATH NAME` makes one of your own files",
         ) from None
     except FormatError as error:
         raise ManifestError(error.message, hint=_how_to_replace(folder)) from error
@@ -513,7 +513,8 @@ def _check_file(
     stride, done = extents[0][2], 0
     for begin, end, own in sorted(extents):
         if own != stride or (begin < done and end > begin):
-            raise ValueError(f"features of {shown(file)} overlap, or have rows of {own}, {stride}")
+            sizes_of_rows = f"rows of {own} and {stride} bytes"
+            raise ValueError(f"features of {shown(file)} overlap, or have {sizes_of_rows}")
         done = max(done, end)
     size = _size_of(file, f"{rows} rows of {stride} bytes", sizes)
     if size != rows * stride:

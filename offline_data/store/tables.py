@@ -147,7 +147,9 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
         return Column(key, np.dtype(TEXT_DTYPE), values.shape[1:], text=True)
     dtype = values.dtype.newbyteorder("<") if values.dtype.byteorder == ">" else values.dtype
     if dtype not in STORABLE:
-        raise FormatError(f"Feature {join_key(key)!r} is {values.dtype}, which no tensor is")
+        raise FormatError(
+            f"Feature {join_key(key)!r} has dtype {values.dtype}, which no tensor has"
+        )
     encoding = getattr(values, "encoding", None)
     mean = values.nbytes / max(1, len(values)) if encoding else 0
     return Column(key, np.dtype(dtype), values.shape[1:], encoding=encoding, row_bytes=mean)

@@ -107,6 +107,17 @@ def test_an_interrupted_recording_leaves_no_dataset(
     assert cli("list", "-q").out == ""
 
 
+def test_an_interrupted_copy_is_not_to_be_resumed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offline_data.pipeline.preprocess.engine.preprocess", stopped)
+    ran = cli("demo")
+    assert (ran.code, ran.err.splitlines()[-1]) == (130, "error: interrupted; run the demo again")
+
+
 def test_it_needs_its_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda _: None)
     ran = cli("demo", "--json")

@@ -56,7 +56,7 @@ def test_a_report_of_some_parts(cli: Cli, toy: Path, tmp_path: Path) -> None:
     cli("cp", "toy", "copy")
     refused = {
         ("toy", "--only", "films"): "'films' is not one of episodes, features, findings, metadata",
-        ("toy", "--only", "features", "--episodes", "0:1"): "leaves out the episodes",
+        ("toy", "--only", "features", "--episodes", "0:1"): "--only leaves them out",
         ("toy", "--only", "episodes", "--episode", "0"): "--episode and --only exclude each other",
         ("toy", "copy", "--only", "features"): "--only and --tokenizer take one dataset",
     }

@@ -59,7 +59,7 @@ def report(
     only: Annotated[
         list[ReportPart] | None,
         option(
-            "Only this part. episodes, features, findings or metadata; may be repeated.",
+            "Only this part: episodes, features, findings or metadata; may be repeated.",
             metavar="PART",
         ),
     ] = None,
@@ -75,6 +75,7 @@ def report(
 ) -> Result:
     """Write an HTML page about a dataset, or comparing several."""
     from offline_data import api
+    from offline_data.reports.pages.page import check_page_name
 
     named = [entry_named(context, dataset) for dataset in datasets]
     entries = list({entry.path: entry for entry in named}.values())
@@ -101,10 +102,14 @@ def report(
         other = "--only" if only else "--episodes"
         raise UsageError(f"--episode and {other} exclude each other", hint="remove one of them")
     if only and episodes is not None and "episodes" not in only:
-        raise UsageError("--only leaves out the episodes of --episodes", hint="--only episodes")
+        raise UsageError(
+            "--episodes chooses episodes, and --only leaves them out", hint="--only episodes"
+        )
     # names of datasets as those of files
     names = [re.sub(r"[^\w.-]+", "-", entry.id.name).strip("-.")[:100] for entry in entries]
     plain = "-vs-".join(name or "dataset" for name in names)[:120]
+    if out is not None:
+        check_page_name(out)
     path = new_file(out or f"{plain}{'' if episode is None else f'-{episode}'}.html", force)
     workers = context.settings.workers
     if len(entries) == 1:

@@ -191,7 +191,7 @@ class EpisodeTable:
         """Return one column; raises `NotFoundError`."""
         if hasattr(key, "__index__"):
             hint = f"ds.episodes.row({key}) has the columns of one, ds.episode({key}) its steps"
-            raise UsageError(f"Columns of episodes have names; found {key!r}", hint=hint)
+            raise UsageError(f"Expected the name of a column of episodes; found {key!r}", hint=hint)
         name = as_key(key)
         if name in self._read and name not in self._mark_keys:
             return self._read[name]

@@ -276,7 +276,7 @@ def _ask_for_leaves(
         if known & {*roles.values()}:
             continue
         for question in ask_for_leaf(leaf, arrays, roles):
-            chosen = answers.chosen(question)
+            chosen = answers.values_for(question)
             roles = {**roles, **dict.fromkeys(chosen, leaf)}
             open_ += [] if chosen else [question]
     return roles, open_

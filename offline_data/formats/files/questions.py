@@ -40,7 +40,7 @@ class Answers:
         self._given = given
         self._asked: dict[str, MappingQuestionError] = {}
 
-    def chosen(self, question: MappingQuestionError) -> tuple[str, ...]:
+    def values_for(self, question: MappingQuestionError) -> tuple[str, ...]:
         """Return the choices that answer a question; empty without an answer, or with a wrong one."""
         self._asked[question.name] = question
         value = self._given.get(question.name) or ()
@@ -50,7 +50,7 @@ class Answers:
 
     def settle(self, question: MappingQuestionError, mapping: FileMapping) -> FileMapping | None:
         """Return the mapping with the answer to a question; None if it is open."""
-        values = self.chosen(question)
+        values = self.values_for(question)
         if values:
             return question.answered(mapping, values[0])
         skipped = question.optional and self._given.get(question.name, question) is None
@@ -69,7 +69,7 @@ class Answers:
                     hint=did_you_mean(name, self._asked),
                 )
             optional = question.optional and value is None
-            if not optional and not self.chosen(question):
+            if not optional and not self.values_for(question):
                 choices = join_names(map(repr, question.choices), 20)
                 raise UsageError(
                     f"{name} is {value!r}; expected one of {choices}",

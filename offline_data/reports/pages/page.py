@@ -5,12 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from offline_data.base.errors import UsageError
 from offline_data.document.html import Html, element
+
+
+def check_page_name(path: str | os.PathLike[str]) -> None:
+    """Raise `UsageError` if a page is to be written to a file whose name is that of another format."""
+    suffix = Path(path).suffix
+    if suffix.lower() not in {"", ".html", ".htm"}:
+        raise UsageError(
+            f"A report is an HTML page; found the file name {os.fspath(path)}",
+            hint=f"name it {Path(path).with_suffix('.html').name}",
+        )
 
 
 def section(identity: str, title: str, *content: object) -> Html:

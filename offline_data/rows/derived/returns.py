@@ -67,7 +67,9 @@ class ReturnsToGo(CachedLeaf):
     def _all(self, storage: Storage) -> Tensor:
         """Return the returns of all rows, float64 `[N, …]`."""
         if not has_leaf(storage, REWARD):
-            raise UsageError("return_to_go needs feature 'next/reward', which the storage lacks")
+            raise UsageError(
+                "return_to_go needs the feature 'next/reward', which the storage lacks"
+            )
         stored, runs = self._memory.only(storage, (REWARD,)), storage.runs()
         done = runs.lengths.cumsum(0)  # chunks of whole runs, of at least `CHUNK` rows
         marks = torch.arange(CHUNK, int(done[-1]) + CHUNK, CHUNK)

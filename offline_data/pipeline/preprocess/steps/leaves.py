@@ -256,7 +256,9 @@ def _check_names(
             raise StepError(f"Step {step!r} cannot call {what}: the name is reserved")
         for here in (key, next_of(key)) if observed else (key,):
             if taken.count(here) > 1:
-                raise StepError(f"Step {step!r} would name two features {join_key(here)!r}")
+                raise StepError(
+                    f"Step {step!r} would give two features the name {join_key(here)!r}"
+                )
             for other in taken:
                 short, long = sorted((here, other), key=len)
                 if len(short) < len(long) and long[: len(short)] == short:
