@@ -20,6 +20,7 @@ from offline_data.base.plurals import plural
 from offline_data.buffers.arguments import as_derived, as_immutable_writer, as_sampler
 from offline_data.buffers.bridges.parts import bridge
 from offline_data.buffers.prefetch import DRAWS, Draw, Prefetcher, draw_of
+from offline_data.buffers.views.frames import show_frames_of_batches
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer, immutable, refused
 from offline_data.raw.tensordict_memmap import is_torchrl_dump
 from offline_data.rows import fields
@@ -112,6 +113,7 @@ class Buffer(Saves, Generic[Batch]):
         if transform is not None:
             self.append_transform(transform)
         self._writer = self._writer_of(writer)
+        show_frames_of_batches()
 
     def _writer_of(self, writer: Any) -> Writer:
         return as_immutable_writer(writer)

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from tensordict import TensorDict
 
 import offline_data
 from offline_data.buffers.dataset import Dataset
@@ -238,3 +240,30 @@ def test_an_episode_without_pixels_or_pillow_shows_no_frames(
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert "<img" not in episode._repr_html_()
     assert "<h3>Episode 0</h3>" in episode._repr_html_()
+
+
+def test_a_notebook_shows_frames_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = toy_batch([3, 4])
+    frames = np.arange(9, dtype=np.uint8)[:, None, None, None] * np.ones((1, 10, 12, 3), np.uint8)
+    write_toy(tmp_path / "toy", [replace(batch, observations={("observation",): frames})])
+    write_toy(tmp_path / "plain", [batch])
+    shown: dict[type, Any] = {}
+    formatter = SimpleNamespace(for_type=shown.__setitem__)
+    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    ds = Dataset(tmp_path / "toy", 4)
+    drawn = ds.sample()
+    page = shown[TensorDict](drawn)
+    data = re.findall(r'<img src="data:image/png;base64,([\w+/=]+)" alt="row \d"', page)
+    found = [np.asarray(Image.open(io.BytesIO(base64.b64decode(one)))) for one in data]
+    np.testing.assert_array_equal(found, drawn["observation"].numpy())
+    assert "<code>next/reward</code>" in page
+    for text in (
+        Dataset(tmp_path / "plain", 4).sample(),
+        drawn.exclude("index"),
+        drawn[0],
+        drawn[:0],
+    ):
+        assert shown[TensorDict](text) is None

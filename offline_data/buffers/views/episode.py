@@ -15,8 +15,8 @@ from torch import Tensor
 from offline_data.base.errors import UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.base.plurals import plural, shorten
-from offline_data.buffers.views.frames import strips
-from offline_data.document.blocks import Field, Fields, Table, table
+from offline_data.buffers.views.frames import features_table, strips
+from offline_data.document.blocks import Field, Fields
 from offline_data.document.html import as_html, render
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.rows.keys import KeyLike, as_key
@@ -169,7 +169,7 @@ class Episode:
             Field("final observation", None if self.final_observation else "not known"),
             title=f"Episode {self.number}",
         )
-        leaves = render(_leaf_table(self.transitions))
+        leaves = render(features_table(self.transitions))
         return as_html((render(fields), strips(self.transitions), leaves))
 
 
@@ -229,14 +229,3 @@ def _arrays(leaf: Any) -> Any:
     if isinstance(leaf, TensorDictBase):
         return {name: _arrays(inner) for name, inner in leaf.items()}
     return leaf.detach().cpu().numpy()
-
-
-def _leaf_table(data: TensorDictBase) -> Table:
-    """Return the features of a TensorDict of rows, with the shape of all rows."""
-    rows = []
-    for key in data.keys(include_nested=True, leaves_only=True):
-        leaf: Any = data.get(key)
-        kind = str(getattr(leaf, "dtype", None) or "text").removeprefix("torch.")
-        name = key if isinstance(key, str) else join_key(key)
-        rows.append((name, kind, str(list(getattr(leaf, "shape", ())))))
-    return table("feature:code type shape", rows)
