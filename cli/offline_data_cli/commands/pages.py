@@ -59,7 +59,7 @@ def report(
     only: Annotated[
         list[ReportPart] | None,
         option(
-            "Only this part: episodes, features, findings or metadata; may be repeated.",
+            "Write only this part. episodes, features, findings or metadata; may be repeated.",
             metavar="PART",
         ),
     ] = None,
