@@ -59,7 +59,7 @@ def _said(start: int, end: int) -> Episode:
 
 class Evil:
     def __reduce__(self) -> Any:
-        return Path.touch, (Path("touched-by-a-pickle"),)
+        return exec, ("open('touched-by-a-pickle', 'w').close()",)
 
 
 def _save(path: Path, value: Any) -> None:
