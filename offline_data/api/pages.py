@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import webbrowser
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from offline_data.api.arguments import DatasetLike, OnDisk, entry_of, settings_of
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from offline_data.base.config import Settings
     from offline_data.base.progress import Progress
-    from offline_data.document.page import ReportPage
+    from offline_data.document.page import ReportPage, ReportPart
 
 _INLINE_BYTES = 2 << 20
 """Bytes of the episodes of a page that is not written to a file: a notebook keeps it."""
@@ -26,6 +27,7 @@ def report(
     data: DatasetLike | OnDisk,
     path: str | os.PathLike[str] | None = None,
     *,
+    only: ReportPart | Collection[ReportPart] | None = None,
     root: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     progress: bool | Progress = True,
@@ -33,7 +35,7 @@ def report(
     """Return the page that `offline-data report` writes; see `Dataset.report`."""
     from offline_data.document.page import ReportPage
     from offline_data.reports.pages.page import check_page_name
-    from offline_data.reports.pages.report import EPISODES_BYTES, report_page
+    from offline_data.reports.pages.report import EPISODES_BYTES, PARTS, report_page
     from offline_data.text.decoder import find_decoder
 
     if path is not None:
@@ -42,6 +44,7 @@ def report(
     entry = entry_of(data, chosen)
     content = report_page(
         entry,
+        only=PARTS if only is None else [only] if isinstance(only, str) else only,
         workers=chosen.workers,
         progress=progress_of(progress),
         decode=find_decoder(chosen.root, entry.manifest),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from offline_data.analysis.alignment.find import Alignment
     from offline_data.analysis.checks.finding import Finding
     from offline_data.buffers.views.episodes import EpisodeTable
-    from offline_data.document.page import ReportPage
+    from offline_data.document.page import ReportPage, ReportPart
     from offline_data.pipeline.export.run import Exported
 
 
@@ -116,7 +116,12 @@ class DatasetCommands(Described):
         found: Alignment = _api("align")(self, pairs=pairs, rows=rows, seed=seed)
         return found
 
-    def report(self, path: str | os.PathLike[str] | None = None) -> ReportPage:
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        only: ReportPart | Collection[ReportPart] | None = None,
+    ) -> ReportPage:
         """Return a page about the dataset, one HTML file without links; reads the data three times.
 
         ```python
@@ -126,12 +131,15 @@ class DatasetCommands(Described):
         Args:
             path: File to write, replacing an existing one; None: none, and the page plays fewer
                 episodes, as a notebook that shows it keeps 2 MB of them.
+            only: `"episodes"`, `"features"`, `"findings"` or `"metadata"`, or several, to compute and
+                show only these; None: all.
 
         Raises:
             ManifestError, FormatError: A file is missing or damaged.
-            UsageError, AccessError, NoSpaceError: The file cannot be written, or is not named `.html`.
+            UsageError: The file is not named `.html`, or there is no such part.
+            UsageError, AccessError, NoSpaceError: The file cannot be written.
         """
-        found: ReportPage = _api("report")(self, path)
+        found: ReportPage = _api("report")(self, path, only=only)
         return found
 
     def view(self, episode: int) -> ReportPage:

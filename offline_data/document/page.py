@@ -6,10 +6,13 @@ import os
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Literal
 
 from offline_data.base.config import user_path
 from offline_data.base.files import human_bytes, write_user_file
 from offline_data.document.html import Html, element
+
+ReportPart = Literal["episodes", "features", "findings", "metadata"]
 
 _STYLE = "width: 100%; height: 720px; border: 0"
 

@@ -153,6 +153,12 @@ def test_a_report_is_a_page_that_notebooks_show_in_a_frame(ds: Dataset, tmp_path
         page.save(tmp_path)
 
 
+@pytest.mark.parametrize("only", ["metadata", ["metadata", "features"]])
+def test_a_report_has_the_parts_that_are_named(ds: Dataset, only: Any) -> None:
+    sections = re.findall(r'<section id="(\w+)"', ds.report(only=only).html)
+    assert sections == (["metadata"] if only == "metadata" else ["features", "metadata"])
+
+
 @pytest.mark.slow
 def test_a_page_that_is_not_written_has_2_mb_of_episodes(tmp_path: Path) -> None:
     batch, image = toy_batch([40] * 12, images=True), ("observation", "image")

@@ -59,6 +59,7 @@ def test_a_report_of_some_parts(cli: Cli, toy: Path, tmp_path: Path) -> None:
         ("toy", "--only", "features", "--episodes", "0:1"): "--only leaves them out",
         ("toy", "--only", "episodes", "--episode", "0"): "--episode and --only exclude each other",
         ("toy", "copy", "--only", "features"): "--only and --tokenizer take one dataset",
+        ("toy", "--card", "--only", "features"): "--card is Markdown",
     }
     for words, said in refused.items():
         ran = cli("report", *words, "--out", str(tmp_path / "x.html"))

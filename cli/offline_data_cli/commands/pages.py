@@ -82,6 +82,11 @@ def report(
     if card:
         if len(entries) > 1:
             raise UsageError("--card takes one dataset", hint="run it for each of them")
+        if episode is not None or episodes is not None or only or tokenizer:
+            raise UsageError(
+                "--card is Markdown; --episode, --episodes, --only and --tokenizer are for a page",
+                hint="remove --card",
+            )
         name = str(entries[0].id)
         if out is None or out == "-":
             text = api.card(entries[0].path, settings=context.settings, progress=context.progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from offline_data.analysis.info import entry_info, schema_table
 from offline_data.analysis.statistics import dataset_stats
 from offline_data.base.errors import UsageError
 from offline_data.base.files import human_bytes
+from offline_data.base.ids import unknown
 from offline_data.base.plurals import plural
 from offline_data.base.progress import SILENT, Progress
 from offline_data.document.html import Html, as_html, element, render
+from offline_data.document.page import ReportPart
 from offline_data.reports.pages import sections
 from offline_data.reports.pages.distributions import chart_of, leaf_parts, of_episodes
 from offline_data.reports.pages.episodes import example_episodes, read_episode
@@ -46,7 +48,7 @@ _LEAST_EPISODES = 12  # among which the bytes of pictures are divided
 
 MOST_LISTED = 10_000  # episodes in the table of a report
 
-PARTS = frozenset({"episodes", "features", "findings", "metadata"})  # of a report
+PARTS: tuple[ReportPart, ...] = get_args(ReportPart)
 
 # Bytes of the pictures of a page of one episode, their number for each camera, and their longer
 # side: so that the page can be mailed.
@@ -70,8 +72,11 @@ def report_page(
     many as fit `budget` bytes; of chosen ones as many as fit `LARGEST_BYTES`. `decode` turns tokens
     of a text dataset into text; None: their numbers are shown. `only` are the `PARTS` to compute;
     episodes bring metadata with them. Raises `ManifestError` or `FormatError` if a file is missing
-    or damaged, `NotFoundError` without such an episode.
+    or damaged, `NotFoundError` without such an episode, `UsageError` without such a part.
     """
+    for part in only:
+        if part not in PARTS:
+            raise unknown(UsageError, "A report has no part", part, PARTS)
     reader, info, found = open_reader(entry.path), entry_info(entry), None
     if "findings" in only:
         found = run_checks([entry.path], select_rules(), workers=workers, progress=progress)
