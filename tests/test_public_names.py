@@ -54,6 +54,7 @@ def test_verbs_and_functions_are_not_modules() -> None:
     assert modules & names == {"episodes", "sources"}  # deprecated
 
 
+@pytest.mark.slow
 def test_without_torchrl_its_names_are_not_public() -> None:
     stub = (ROOT / "__init__.pyi").read_text(encoding="utf-8")
     theirs = re.findall(r"from \.buffers\.bridges\.torchrl import (\w+)", stub)

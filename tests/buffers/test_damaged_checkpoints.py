@@ -100,6 +100,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
         dataset(), dataset(), batch_size=4, seed=3, prefetch=2
     ),
 }
+QUICK = {"random", "prioritized", "best", "mixture", "ensemble of datasets"}
 
 
 def filled(kind: str, count: int, first: int) -> Any:
@@ -217,7 +218,7 @@ def saved(tmp_path: Path) -> tuple[Any, Path]:
     return buffer, tmp_path / "state"
 
 
-@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize("kind", slow_but(QUICK.__contains__, BUFFERS))
 def test_a_changed_bit_is_noticed_wherever_it_is(kind: str, tmp_path: Path) -> None:
     chance, state, pair = seeded(kind), tmp_path / "state", Pair(kind)
     filled(kind, 18, 0).dumps(state)
@@ -237,7 +238,7 @@ def test_a_changed_bit_is_noticed_wherever_it_is(kind: str, tmp_path: Path) -> N
     assert batches(right_one) == batches(filled(kind, 18, 0))
 
 
-@pytest.mark.parametrize("kind", BUFFERS)
+@pytest.mark.parametrize("kind", slow_but(QUICK.__contains__, BUFFERS))
 def test_values_that_cannot_be_are_refused_even_with_the_right_digest(
     kind: str, tmp_path: Path
 ) -> None:
@@ -251,9 +252,7 @@ def test_values_that_cannot_be_are_refused_even_with_the_right_digest(
     assert refused > 9
 
 
-@pytest.mark.parametrize(
-    "kind", slow_but({"random", "prioritized", "best", "dataset"}.__contains__, BUFFERS)
-)
+@pytest.mark.parametrize("kind", slow_but({"random", "dataset"}.__contains__, BUFFERS))
 def test_every_value_missing_or_wrong(kind: str) -> None:
     """What is declared of a field is checked; any other damage is refused or does no harm."""
     buffer, pair = filled(kind, 18, 0), Pair(kind)

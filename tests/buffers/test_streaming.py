@@ -42,6 +42,7 @@ from offline_data.rows.derived import (
 )
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.refusals import Refusals
+from tests.slow import slow_but
 from tests.toys.rlds import write_toy_rlds
 from tests.toys.servers import Fault, FileServer
 from tests.toys.sharded import (
@@ -301,6 +302,7 @@ def test_ranks_of_a_launcher_divide_the_rows(
     assert sorted(codes(list(streams[0]))) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*use of fork")
 def test_surplus_workers_idle(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
     expected = sorted(codes(list(stream(4))))
@@ -353,7 +355,7 @@ DERIVED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize("name", slow_but({"several"}.__contains__, DERIVED))
 def test_derived_leaves_are_those_of_the_converted_dataset(
     stream: Stream, converted: Dataset, name: str
 ) -> None:

@@ -38,7 +38,9 @@ SLOW = {"minari", "robomimic", "loader, 2 workers", "stream, 2 workers"} | {
 }
 """Names of values that are slow, each beside another one of its kind."""
 SLOW_TWICE = {f"export --to {to}" for to in ("minari", "d4rl", "d3rlpy", "robomimic", "zarr")}
-"""Commands whose JSON is tested in the slow run, beside their texts by default."""
+"""Commands whose JSON is tested in the slow run, and their texts by default."""
+AS_JSON = {*[*commands.COMMANDS][::2]} - SLOW_TWICE
+"""Commands whose JSON is tested by default, and their texts in the slow run."""
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
@@ -76,13 +78,13 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-@pytest.mark.parametrize("name", slow_but(lambda name: name not in SLOW_TWICE, commands.COMMANDS))
+@pytest.mark.parametrize("name", slow_but(AS_JSON.__contains__, commands.COMMANDS))
 def test_json(name: str, cli: Cli, folder: Path) -> None:
     *first, last = commands.words_of(name)
     compare("json", name, commands.run([*first, [*last, "--json"]], cli, folder))
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", slow_but(lambda name: name not in AS_JSON, commands.COMMANDS))
 def test_texts(name: str, cli: Cli, folder: Path) -> None:
     compare("texts", name, commands.run(commands.words_of(name), cli, folder))
 

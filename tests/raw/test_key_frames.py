@@ -77,7 +77,7 @@ def true_frames(path: Path) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "index", "threads"),
     slow_but(
-        lambda name, index, threads: (threads and index != "as marked") or name == "intra refresh",
+        lambda name, index, threads: (threads and index == "read") or name == "intra refresh",
         ENCODERS,
         ["read", "as marked", "settled"],
         [True, False],

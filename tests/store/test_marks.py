@@ -31,6 +31,7 @@ from offline_data.store.marks import Mark, Marks, marks_file, read_marks, write_
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.jobs.faults import Fault, Kind
+from tests.slow import slow_but
 
 LENGTHS = [3, 1, 4, 2, 5, 1]
 
@@ -285,7 +286,7 @@ def run_with_fault(action: Callable[[], object], kind: Kind, at: int, folder: Pa
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("kind", ["killed", "power cut", "disk full"])
+@pytest.mark.parametrize("kind", slow_but("killed".__eq__, ["killed", "power cut", "disk full"]))
 def test_a_killed_writer_leaves_the_older_marks_or_the_new(kind: Kind, entry: Entry) -> None:
     mark(entry, 0, "good", "kept")
     old, new = read(entry), {0: Mark("good", "kept"), 1: Mark("bad", "x" * 1000)}
@@ -307,7 +308,7 @@ def test_a_killed_writer_leaves_the_older_marks_or_the_new(kind: Kind, entry: En
     assert seen[-1] or kind == "disk full"
 
 
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rename_can_be_repeated(
     step: int, entry: Entry, settings: Settings, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def test_an_epoch_by_steps_and_exact_has_every_row_once(three: list[Dataset]) ->
     assert sum(map(len, mixture.dataloader(7, drop_last=True))) == 98
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_members_are_drawn_by_the_weights(three: list[Dataset], exact: bool) -> None:
     inner = DatasetMixture(*three[1:], weights=[3, 1])
     mixture = DatasetMixture(three[0], inner, weights=[0.5, 0.5], exact=exact)

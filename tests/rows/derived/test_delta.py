@@ -195,6 +195,7 @@ def test_views_and_loaders_draw_every_row(plain: Path) -> None:
     assert [sorted(set(rows_of([part.sample()]))) for part in parts.values()] == drawn
 
 
+@pytest.mark.slow
 def test_streams_have_the_same_windows(filmed: dict[str, Path], converted: Convert) -> None:
     ds = offline_data.open_dataset(converted(filmed["v3.0"]), delta_timestamps=DELTAS)
     derived = offline_data.delta_timestamps(DELTAS, fps=10)
