@@ -5,7 +5,8 @@ BIN = $(VENV)/bin
 OLDEST ?= .venv-oldest
 DOCS ?= .venv-docs
 OLDEST_PYTHON ?= PYENV_VERSION=3.10 python3.10
-PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Bytecode is written on first use: most files of these packages are never imported.
+PIP = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: demo test lint types unit slow test-oldest fuzz benchmark gallery docs clean
 
