@@ -356,7 +356,7 @@ def offline_advice(settings: Settings) -> str:
         place, switches = f"`offline` in {settings.config}", "OFFLINE_DATA_OFFLINE=0"
     else:
         place, switches = origin, " ".join(f"{name}=0" for name in origin.split(" and "))
-    return f"{place} says so; {switches} before the command says otherwise for once"
+    return f"offline mode is set by {place}; {switches} before a command turns it off"
 
 
 def known_names(source: str) -> list[str]:

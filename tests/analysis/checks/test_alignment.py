@@ -16,9 +16,9 @@ SELECTED = ["RL044", "RL055"]
 @pytest.mark.parametrize(
     ("leaf", "by", "code", "severity", "message"),
     [
-        (ACTION, 1, "RL044", "error", "It is 1 row late: what belongs to a row is stored in the row 1 after it"),
-        (REWARD, -2, "RL044", "error", "It is 2 rows early: what belongs to a row is stored in the row 2 before it"),
-        (CAMERA, 1, "RL055", "warning", "It is 1 row late: what belongs to a row is stored in the row 1 after it"),
+        (ACTION, 1, "RL044", "error", "It is 1 row late: the value of row t is in row t + 1"),
+        (REWARD, -2, "RL044", "error", "It is 2 rows early: the value of row t is in row t - 2"),
+        (CAMERA, 1, "RL055", "warning", "It is 1 row late: the value of row t is in row t + 1"),
     ],
 )  # fmt: skip
 def test_a_shifted_leaf_is_reported(

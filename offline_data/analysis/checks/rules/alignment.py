@@ -23,11 +23,11 @@ class _ShiftedLeaf(Rule):
         rows = max(1, int(self.limits["rows"]))
         found = align_dataset(measured.reader, kinds=self.kinds, most_rows=rows)
         for leaf, lag in found.shifts.items():
-            when = "late" if lag > 0 else "early"
+            when, sign = ("late", "+") if lag > 0 else ("early", "-")
             yield self.finding(
                 measured.reader,
-                f"It is {plural(abs(lag), 'row')} {when}: what belongs to a row is stored in the row "
-                f"{abs(lag)} {'after' if lag > 0 else 'before'} it",
+                f"It is {plural(abs(lag), 'row')} {when}: the value of row t is in row "
+                f"t {sign} {abs(lag)}",
                 leaf=leaf,
             )
 
