@@ -33,7 +33,7 @@ class Cloning:
 
 
 def make() -> Any:
-    """Make CartPole whose observation is its `state`, and the image of a `camera` beside the track."""
+    """Make CartPole whose observation is its `state`, and the image of a `camera` next to the track."""
     gymnasium = import_gymnasium("the demo")
     spaces = gymnasium.spaces
 

@@ -56,7 +56,7 @@ class EpisodeReplay:
     beyond: int | None = None
     """First row that differs by more than the tolerance, after which the episode is not played."""
     cause: str | None = None
-    """Likely cause, where it can be told."""
+    """Likely cause, where it can be determined."""
 
 
 @pickled_by_name

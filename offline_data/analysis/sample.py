@@ -49,7 +49,7 @@ def random_rows(
     """Return random step rows with replacement, like `RandomSampler` and `SliceSampler`: `[count]`.
 
     Only rows with a known next observation, or terminated ones, are drawn, uniformly; the same seed
-    gives different rows than those samplers. With `slice_len`, so many consecutive rows of an
+    gives different rows than those samplers. With `slice_len`, that many consecutive rows of an
     episode follow each other. Raises `UsageError` without such a row or a long enough episode.
     """
     lengths = reader.lengths.copy()

@@ -45,7 +45,7 @@ def export(
     the format cannot hold. What was written is read back by the reader that `convert` uses for this
     format and compared with the dataset, value by value: `losses` are the differences that were found.
     One that was not expected is an error; else the files are renamed to `dest`. A receipt
-    (`export.json` in a folder, `NAME.export.json` beside a file) has the content digest of the dataset,
+    (`export.json` in a folder, `NAME.export.json` next to a file) has the content digest of the dataset,
     its history, the losses, and the SHA-256 of every file. An export of the same data to the same place
     is not repeated.
 

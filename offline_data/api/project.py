@@ -121,7 +121,7 @@ def lock(
     else downloaded at its source's newest revision: only that tells its content.
 
     Args:
-        file: `datasets.toml`; the lock file `datasets.lock` is beside it.
+        file: `datasets.toml`; the lock file `datasets.lock` is next to it.
         upgrade: Names to lock at their newest revisions; True: all. A revision in `file` is kept.
         check: Whether to only compare the two files; `changes` then tells what has to be changed.
 
@@ -166,7 +166,7 @@ def sync(
     ```
 
     Args:
-        file: `datasets.toml`; the lock file is beside it.
+        file: `datasets.toml`; the lock file is next to it.
         locked: Whether a lock file that is not up to date is an error; False: it is updated first.
         dry_run: Whether to only return what would be done; the lock file must be up to date.
 

@@ -158,15 +158,15 @@ def disk_errors(folder: Path, hint: str = _OTHER_ROOT) -> Iterator[None]:
 def write_durably(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically and durably, even if the machine crashes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    staged = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
-        with beside.open("wb") as file:
+        with staged.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        staged.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        staged.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

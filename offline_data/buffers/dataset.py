@@ -270,7 +270,7 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
         kept = ds.filter('mark != "bad"')
         ```
 
-        Marks and notes are columns of `episodes`, and are kept in a file beside the dataset, as by
+        Marks and notes are columns of `episodes`, and are kept in a file next to the dataset, as by
         `offline-data browse`.
 
         Args:

@@ -20,7 +20,7 @@ from offline_data.formats.names import resolve_name
 from offline_data.rows.derived.base import Derived
 from offline_data.rows.keys import KeyLike
 from offline_data.rows.samplers import Sampler
-from offline_data.rows.saved import dataset_beside, read_view
+from offline_data.rows.saved import dataset_next_to, read_view
 from offline_data.rows.transforms import Transform
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.library import at_hand, find, how_to_get, text_of
@@ -246,7 +246,7 @@ def open_view(
     """
     file = Path(path).expanduser().absolute()
     saved = read_view(file)
-    places = [place for place in (dataset_beside(file), Path(saved.path)) if place is not None]
+    places = [place for place in (dataset_next_to(file), Path(saved.path)) if place is not None]
     folder = next((place for place in places if (place / MANIFEST).exists()), None)
     if folder is None:
         dataset_id, settings = parse_id(saved.dataset), resolve_settings(root=root)

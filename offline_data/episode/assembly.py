@@ -48,7 +48,7 @@ def assemble(
         after: `[N, …]` next observations, each of the dtype and shape of the observation. Where it is
             not the observation of the row after, an episode is cut.
         jumps: What is said of such rows, after their number.
-        keep: Whether nothing is cut, and `after` is stored beside the observations.
+        keep: Whether nothing is cut, and `after` is stored next to the observations.
         episodes: `[E, …]` columns of episodes.
         warnings: As those of the batch, and like them in `said`: `dropped` and `notes`.
 

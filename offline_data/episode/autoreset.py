@@ -96,7 +96,7 @@ def find_autoreset(
     """Return the mode that the rows of a dataset show, and at how many ends; None: neither.
 
     A trace is a final observation that equals the first one of the next episode, or where it is not
-    known a last observation near that, beside a step longer than 99 % of the others: the last of
+    known a last observation near that, next to a step longer than 99 % of the others: the last of
     the episode (`same_step`), or the first of the next one, with a reward of 0 (`next_step`). Where
     no step is long, a longer run was cut into pieces. At least 10 ends, and 9 of 10, must show it.
 

@@ -2,7 +2,7 @@
 
     sha256/ab/<sha256>      whole files by content, read-only, shared by all datasets
     index/<key>.json        the content of the URL when it was last fetched; outlives the file
-    partial/<key>.part      bytes so far; beside it <key>.json: from where, with what validator, and
+    partial/<key>.part      bytes so far; next to it <key>.json: from where, with what validator, and
                             how many of them would outlive a crash
     locks/<key>.lock        held while a process fetches the URL
 

@@ -174,7 +174,7 @@ class BackgroundWorker:
 class PartialFile:
     """A growing file, opened with `with` by one holder of the file's lock.
 
-    A kill at any moment leaves a prefix of the bytes of one host, and beside it a `PartialState`
+    A kill at any moment leaves a prefix of the bytes of one host, and next to it a `PartialState`
     with the host and version of the file, which is written before the first byte. A crash of the
     machine may leave less, or other content of the same size: unless a digest is published, bytes
     that were not synced are dropped on opening.
@@ -285,11 +285,11 @@ class PartialFile:
         state = PartialState(url, validator, total, boot_id())
         with disk_errors(self.path):
             if first:
-                # if a crash takes it, the bytes beside it are not trusted: no need to wait for it
+                # if a crash takes it, the bytes next to it are not trusted: no need to wait for it
                 self._state = state
                 state_path(self.path).write_bytes(state.encode())
             else:
-                # an older state must not come back beside bytes that it does not know
+                # an older state must not come back next to bytes that it does not know
                 self._record(state)
 
     def append(self, block: bytes) -> None:

@@ -81,15 +81,15 @@ def assemble(fetched: Iterable[FetchedFile], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path, place in places:
             place.parent.mkdir(parents=True, exist_ok=True)
-            beside = place.with_name(f".{secrets.token_hex(4)}.link")
+            staged = place.with_name(f".{secrets.token_hex(4)}.link")
             try:
-                beside.hardlink_to(path.resolve())
+                staged.hardlink_to(path.resolve())
             except OSError:  # another disk, or a file of another user
-                beside.symlink_to(path.resolve())
+                staged.symlink_to(path.resolve())
             try:
-                beside.replace(place)
+                staged.replace(place)
             finally:
-                beside.unlink(missing_ok=True)  # rename does nothing between two links of one file
+                staged.unlink(missing_ok=True)  # rename does nothing between two links of one file
 
 
 def split_digest(digest: str) -> tuple[str, str]:

@@ -73,7 +73,7 @@ class ListingPage(NamedTuple):
 
 @dataclass(frozen=True)
 class GcsListing:
-    """The objects of a bucket below a prefix: how they are asked for, how answers are read."""
+    """The objects of a bucket below a prefix: how they are requested, how answers are read."""
 
     bucket: str
     prefix: str = ""

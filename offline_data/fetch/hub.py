@@ -299,12 +299,12 @@ def hub_errors(what: str) -> Iterator[None]:
         *(http_error, bad_url, OSError, RuntimeError, ValueError),
         *(AttributeError, LookupError, TypeError),
     ) as error:
-        told = error
+        cause = error
         if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
-            told = error.__cause__  # an upload in a thread: what failed is the cause
-        if absent := no_network(told, "hf://"):
+            cause = error.__cause__  # an upload in a thread: what failed is the cause
+        if absent := no_network(cause, "hf://"):
             raise absent from None
-        raise _translate(told, what, passing=isinstance(told, http_error)) from error
+        raise _translate(cause, what, passing=isinstance(cause, http_error)) from error
 
 
 def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineDataError:

@@ -65,9 +65,9 @@ class ByteProgress:
             self._seen[index] = seen
             self._task.skip(more)
             if index in self._followed:
-                task, told = self._followed[index]
+                task, reported = self._followed[index]
                 task.skip(more)
-                self._followed[index] = (task, told + more)
+                self._followed[index] = (task, reported + more)
 
     def set_size(self, index: int, size: int) -> None:
         """Set the size of a file in bytes."""
@@ -87,9 +87,9 @@ class ByteProgress:
         if self._unreported:
             self._task.advance(self._unreported)
             self._unreported = 0
-        for index, (task, told) in self._followed.items():
-            if self._seen[index] != told:
-                task.advance(self._seen[index] - told)
+        for index, (task, reported) in self._followed.items():
+            if self._seen[index] != reported:
+                task.advance(self._seen[index] - reported)
                 self._followed[index] = (task, self._seen[index])
 
 

@@ -100,7 +100,7 @@ def with_retries(
     limits: FetchLimits,
     sleep: Callable[[float], None],
     reached: Callable[[], int] = lambda: 0,
-    told: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> T:
     """Call `attempt` until it succeeds or too many attempts in a row made no progress.
 
@@ -111,8 +111,8 @@ def with_retries(
         attempt: Raises `TransientError` where another try may help, or `NoNetworkError`; other errors
             end it at once.
         limits: Tries and waits.
-        sleep: Waits so many seconds; may raise.
-        told: Gets a sentence before each wait.
+        sleep: Waits the given number of seconds; may raise.
+        on_wait: Gets a sentence before each wait.
         reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
             more than after the last fruitful one: a host that sends a byte at a time does not help.
     """
@@ -140,12 +140,12 @@ def with_retries(
             wait = wait_before(failures, error, limits)
             nth = f"attempt {failures + 1} of {limits.tries}"
             if not unseen:
-                told(f"{error.message}; trying again in {wait:.1f} s ({nth})")
+                on_wait(f"{error.message}; trying again in {wait:.1f} s ({nth})")
             sleep(wait)
 
 
 def wait_before(failures: int, error: NetworkError, limits: FetchLimits) -> float:
-    """Return the seconds to wait after so many failures in a row; raises `NetworkError`."""
+    """Return the seconds to wait after that many failures in a row; raises `NetworkError`."""
     # The host's own wish counts if it has one; else the wait doubles each time, and half of it is
     # random so that many clients do not come back at once.
     if isinstance(error, TransientError) and error.retry_after is not None:

@@ -72,7 +72,7 @@ def run_fetch(
     Args:
         settings: The settings that the plan was made with.
         limits: Waits, tries, connections; None for the defaults.
-        sleep: Waits so many seconds between tries; None for a wait that Ctrl-C ends.
+        sleep: Waits the given number of seconds between tries; None for a wait that Ctrl-C ends.
         cancelled: Set by another thread to end the run.
 
     Raises:

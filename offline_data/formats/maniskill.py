@@ -1,4 +1,4 @@
-"""ManiSkill: trajectories of simulated robots, an HDF5 file with a group for each, and a JSON file beside it.
+"""ManiSkill: trajectories of simulated robots, an HDF5 file with a group for each, and a JSON file next to it.
 
 ```
 traj_0/                           rows
@@ -96,7 +96,7 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
         return is_file(path) and "actions" in names_in_first(path, Trajectories.name)
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a file of the user, and the JSON file beside it if there is one."""
+        """Describe a file of the user, and the JSON file next to it if there is one."""
         files = [path, *filter(is_file, [path.with_suffix(".json")])]
         return Release(name, fingerprint(path.parent, files), local=path)
 
@@ -107,11 +107,11 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
             count = len(numbered(file.id, Trajectories.name))
         if not count:
             raise FormatError(f"{path} has no trajectories traj_0, traj_1, …")
-        beside = path.with_suffix(".json")
-        known = read_json(beside) if is_file(beside) else {}
+        sidecar = path.with_suffix(".json")
+        known = read_json(sidecar) if is_file(sidecar) else {}
         if not isinstance(known, dict):
-            raise FormatError(f"{beside} is not a JSON object with env_info and episodes")
-        lacking = f"There is no {beside.name} beside the file: environment and seeds are unknown."
+            raise FormatError(f"{sidecar} is not a JSON object with env_info and episodes")
+        lacking = f"There is no {sidecar.name} next to the file: environment and seeds are unknown."
         info = self.describe(release, FLAGS, *([] if known else [lacking]))
         if self.published(release):
             info = replace(info, licence=release.licence)
@@ -122,7 +122,7 @@ class ManiSkill(ManiSkillCatalog, CatalogSource):
             info = replace(info, environment=environment)
         skip_bad = release.options.skip_bad_episodes
         info = replace(info, about=about, episodes=None if skip_bad else count)
-        facts = _facts_of(known["episodes"], beside) if "episodes" in known else {}
+        facts = _facts_of(known["episodes"], sidecar) if "episodes" in known else {}
         return Trajectories(path.parent, (path.name,), info, skip_bad, facts)
 
 
@@ -132,18 +132,18 @@ def _facts_of(episodes: Any, path: Path) -> dict[int, Columns]:
         isinstance(one, dict) and isinstance(one.get("episode_id"), int) for one in episodes
     ):
         raise FormatError(f"{path}: 'episodes' is not a list of objects with an 'episode_id'")
-    told: dict[str, list[Any]] = {"steps": [one.get("elapsed_steps") for one in episodes]}
+    recorded: dict[str, list[Any]] = {"steps": [one.get("elapsed_steps") for one in episodes]}
     resets = [one.get("reset_kwargs") for one in episodes]
     again = [one.get("seed") if isinstance(one, dict) else None for one in resets]
-    told["seed"] = [
+    recorded["seed"] = [
         one.get("episode_seed", seed) for one, seed in zip(episodes, again, strict=True)
     ]
-    told |= {
+    recorded |= {
         name: [one.get(name) for one in episodes] for name in ("control_mode", "success", "fail")
     }
-    told["reset_kwargs"] = [one if one is None else json.dumps(one) for one in resets]
+    recorded["reset_kwargs"] = [one if one is None else json.dumps(one) for one in resets]
     columns: Columns = {}
-    for name, values in told.items():
+    for name, values in recorded.items():
         plain = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in values]
         for kind, dtype in ((bool, np.bool_), (int, np.int64), (str, object)):
             if all(type(one) is kind for one in plain) and (
@@ -163,16 +163,16 @@ class Trajectories(GroupEpisodes):
     name = re.compile("traj_([0-9]{1,9})")
 
     def read_group(self, group: Any, number: int, file: str) -> EpisodeBatch:
-        beside = Path(file).with_suffix(".json").name
+        sidecar = Path(file).with_suffix(".json").name
         if self.facts and number not in self.facts:
-            raise FormatError(f"{beside} has no episode {number}")
+            raise FormatError(f"{sidecar} has no episode {number}")
         facts = dict(self.facts.get(number, {}))
         stated = facts.pop(("steps",), None)
         found = dict(hdf5_tree.walk(group))
         batch = _read_episode(found, {("trajectory",): np.array([number]), **facts})
         if stated is None or stated[0] == batch.transitions:
             return batch
-        said = f"In {beside}, elapsed_steps differ from the actions of some trajectories."
+        said = f"In {sidecar}, elapsed_steps differ from the actions of some trajectories."
         return replace(batch, warnings=(*batch.warnings, said))
 
 

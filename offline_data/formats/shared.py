@@ -86,7 +86,7 @@ class Shared(Source):
         return Release(name, found, files, licence=manifest.licence)
 
     def open(self, release: Release, raw: Path) -> StoredEpisodes:  # noqa: ARG002
-        """Open the directory, of which only a part, or in another form, is asked for."""
+        """Open the directory, of which only a part, or in another form, is requested."""
         return StoredEpisodes(raw)
 
     def _from_hub(

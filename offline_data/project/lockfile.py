@@ -177,7 +177,7 @@ def differences(
         request, one = requests[name], locked[name]
         wanted = {"id": request.id, **request.options.saved()}
         kept = {"id": one.requested, **one.options.saved()}
-        if "text" in wanted and "text" in kept:  # what the lock adds is not asked for
+        if "text" in wanted and "text" in kept:  # what the lock adds is not requested
             added = {"tokenizer_sha256", "tokenizer_revision"} - wanted["text"].keys()
             known = {k: v for k, v in kept["text"].items() if k not in added}
             kept["text"] = {"eos": "auto", **known}

@@ -519,7 +519,7 @@ class _Cells:
         if kind != _TEXT and self._beyond and (self._whole or self._inexact):
             problem = f"has {self._beyond}, an integer beyond int64"
         elif _CSV[kind] == np.float64 and self._inexact:
-            problem = f"has {self._inexact} beside other numbers, which float64 does not hold"
+            problem = f"has {self._inexact} among other numbers, which float64 does not hold"
         return NamedArray((rows,), _CSV[kind], problem)
 
 

@@ -85,7 +85,7 @@ def walk(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def check_open(count: int, group: Any) -> None:
-    """Raise `FormatError` if so many groups and leaves of a low-level group may not be open at once."""
+    """Raise `FormatError` if that many groups and leaves of a low-level group may not be open at once."""
     if count * _NODE > OPEN:
         raise FormatError(
             f"{place_of(group)} has groups and datasets that take more than {human_bytes(OPEN)} of memory"
@@ -207,10 +207,10 @@ def _form(dtype: np.dtype[Any]) -> str:
     return "bytes" if inner is not None and np.dtype(inner) == np.uint8 else "other"
 
 
-def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> Any:
+def open_group(parent: Any, path: tuple[str, ...], *, sibling: bool = False) -> Any:
     """Open a group below a low-level group or file, or return None where there is none.
 
-    With `beside`, the last name may be a link to a file in the same folder, by its plain name. Raises
+    With `sibling`, the last name may be a link to a file in the same folder, by its plain name. Raises
     `FormatError` for other links out of the file, and `OSError` where it is damaged, or no group.
     """
     low, name = h5(), _join_path(path)
@@ -219,7 +219,7 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
             return low.h5g.open(parent, name)  # faster than where a link may lead anywhere
         found = low.h5o.open(parent, name, links_within_file())
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        found = _open_beside(parent, path) if beside else None
+        found = _open_sibling(parent, path) if sibling else None
         if found is None:
             return _check_absent(parent, path, error)
     if not isinstance(found, h5().h5g.GroupID):
@@ -241,7 +241,7 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
     return found
 
 
-def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
+def _open_sibling(parent: Any, path: tuple[str, ...]) -> Any:
     """Open what an external link leads to, or return None if that is not a file of this folder."""
     whole = _join_path(path)
     if not parent.links.exists(whole) or (

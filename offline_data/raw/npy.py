@@ -202,7 +202,7 @@ class NpyRows:
 def open_npz(path: Path, *, budget: int, content: IO[bytes] | None = None) -> Iterator[NpzArrays]:
     """Open a `.npz` file, whatever its name, whose arrays together have at most `budget` bytes.
 
-    The block gets a mapping of names to arrays, each read when asked for; `header(name)` reads dtype and
+    The block gets a mapping of names to arrays, each read when requested; `header(name)` reads dtype and
     shape alone. With `content`, these are the file's bytes, and `path` is only what messages call it.
 
     Raises:
@@ -258,7 +258,7 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
 
     @contextmanager
     def rows(self, name: str) -> Iterator[NpyRows]:
-        """Open an array to read its rows in order, also beside other arrays of the file.
+        """Open an array to read its rows in order, also along with other arrays of the file.
 
         After the last row, the end of the block raises `FormatError` for trailing bytes.
         """

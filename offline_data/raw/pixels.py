@@ -11,7 +11,7 @@ from offline_data.base.files import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HELD = 256 << 20  # bytes of decoded images held at once, besides those that a caller asked for
+HELD = 256 << 20  # bytes of decoded images held at once, besides those that a caller requested
 
 
 def at_once(nbytes: int, copies: int = 1) -> int:
@@ -25,7 +25,7 @@ def at_once(nbytes: int, copies: int = 1) -> int:
 
 
 def fits(nbytes: int) -> bool:
-    """Return True if decoded images of so many bytes may be held as one array."""
+    """Return True if decoded images of that many bytes may be held as one array."""
     return nbytes <= HELD
 
 

@@ -63,7 +63,7 @@ def _load(stream: IO[bytes], where: str) -> Any:
         pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
         MemoryError, RecursionError, TypeError, ValueError,
     ) as error:  # fmt: skip
-        reason = str(error)[:400] or type(error).__name__  # which may quote what stands in the file
+        reason = str(error)[:400] or type(error).__name__  # which may quote what is in the file
         raise FormatError(f"{where} cannot be read: {reason}", hint=_HINT) from error
     if more := sum(map(len, iter(lambda: stream.read(_BLOCK), b""))):
         raise FormatError(

@@ -28,7 +28,7 @@ MAX_RECORD = (1 << 31) - 1  # bytes of a record: no protocol buffer is larger
 
 @dataclass(frozen=True)
 class Record:
-    """One record as it lies in its file; `data` gives its bytes once they have been checked."""
+    """One record as stored in its file; `data` gives its bytes once they have been checked."""
 
     number: int  # counted from 0 in its file
     raw: bytes

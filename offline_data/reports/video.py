@@ -42,24 +42,24 @@ def write_film(film: Film, path: Path, fps: float) -> None:
         )
     if not 0 < fps <= FASTEST:
         raise UsageError(f"fps is {fps:g}; expected more than 0 and at most {FASTEST}")
-    with _replacing(path) as beside:
+    with _replacing(path) as staged:
         if suffix == "gif":
-            with beside.open("wb") as file:
+            with staged.open("wb") as file:
                 write_gif(file, film.frames, 1 / fps)
         else:
-            write_mp4(film.frames, (film.height, film.width), beside, fps)
+            write_mp4(film.frames, (film.height, film.width), staged, fps)
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Give a temporary name next to `path`, which replaces it if the block succeeds."""
-    beside = path.with_name(f".{path.stem[:80]}.{secrets.token_hex(4)}{path.suffix}")
+    staged = path.with_name(f".{path.stem[:80]}.{secrets.token_hex(4)}{path.suffix}")
     with disk_errors(path.parent):
         try:
-            yield beside
-            beside.replace(path)
+            yield staged
+            staged.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            staged.unlink(missing_ok=True)
 
 
 def open_rerun(film: Film, rewards: Any, name: str) -> None:

@@ -81,7 +81,7 @@ def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
     return path
 
 
-def dataset_beside(path: Path) -> Path | None:
+def dataset_next_to(path: Path) -> Path | None:
     """Return the dataset directory of a view in its standard location, else None."""
     if path.parent.parent.name != VIEWS:
         return None

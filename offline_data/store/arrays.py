@@ -50,7 +50,7 @@ _ORACLE: Key = ("oracle_reps",)
 
 
 class DatasetArrays(Mapping[str, "NDArray[Any]"]):
-    """Arrays by name; each is read when it is first asked for, and kept.
+    """Arrays by name; each is read when it is first requested, and kept.
 
     Args:
         reader: The dataset.

@@ -223,11 +223,11 @@ class EncodedColumn:
             wrong = (found != expected).any(axis=1)
             if wrong.any():
                 row = int(wrong.argmax())
-                told = "{} x {} pixels, {} channels of {} bits".format(*found[row].tolist())
+                header = "{} x {} pixels, {} channels of {} bits".format(*found[row].tolist())
                 raise FormatError(
                     f"{part._name_row(row)} is not a {self.encoding} image of {self.dtype} "
                     f"{list(self.shape[1:])}: "
-                    + (f"its header says {told}" if found[row].any() else "it has no such header")
+                    + (f"its header says {header}" if found[row].any() else "it has no such header")
                 )
 
     def problem(self) -> str | None:

@@ -225,7 +225,7 @@ def join(
 def finalize_joined(
     folder: Path, header: Manifest, contents: Contents, words: Vocabularies
 ) -> Manifest:
-    """Delete what an interrupted attempt left beside the files of rows, and `finalize` them."""
+    """Delete what an interrupted attempt left next to the files of rows, and `finalize` them."""
     with disk_errors(folder):
         for path in [path for path in folder.rglob("*") if not path.is_dir()]:
             if path.relative_to(folder).as_posix() not in contents.digests:
@@ -319,7 +319,7 @@ def _grow(path: Path, size: int) -> HashedFile:
 
 
 def _batches(parts: Sequence[RowsPart], first: int, least: float) -> Iterator[tuple[int, int]]:
-    """Yield ranges of parts that have at least so many bytes together, but for the last one."""
+    """Yield ranges of parts that have at least that many bytes together, but for the last one."""
     size = 0
     for number in range(first, len(parts)):
         size += sum(parts[number].added(first=number == 0).values())
@@ -363,8 +363,8 @@ def _journal(folder: Path) -> Path:
 
 
 def _identity(manifests: Sequence[Manifest]) -> str:
-    told = "".join(one.sha256 or json.dumps(one.to_json(), default=str) for one in manifests)
-    return hashlib.sha256(f"{len(manifests)} {told}".encode()).hexdigest()
+    parts = "".join(one.sha256 or json.dumps(one.to_json(), default=str) for one in manifests)
+    return hashlib.sha256(f"{len(manifests)} {parts}".encode()).hexdigest()
 
 
 def _check_same(first: Manifest, other: Manifest, first_name: str, name: str) -> None:

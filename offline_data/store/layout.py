@@ -26,7 +26,7 @@ SUFFIX = ".memmap"
 BYTES = ".bytes"
 OFFSETS = ".offsets"
 FRAMES = ".frames"
-VIEWS = ".views"  # folder beside a dataset, for what people keep about it
+VIEWS = ".views"  # folder next to a dataset, for what people keep about it
 VIDEO = "video"  # encoding of a feature of frames of mp4 files
 
 STEPS = "steps"
@@ -67,7 +67,7 @@ def parse_audit(text: str) -> AuditMode:
 WORD = 8
 """Packed rows are padded to whole words of this many bytes, so that a row is gathered as int64."""
 BIG_LEAF = 4096
-"""A feature of at least this many bytes a row gets a file of its own beside the packed rows."""
+"""A feature of at least this many bytes a row gets a file of its own next to the packed rows."""
 
 DTYPES = {
     "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4,
@@ -214,7 +214,7 @@ class TableSpec:
 def with_counts(
     tables: Mapping[str, TableSpec], transitions: int, episodes: int
 ) -> dict[str, TableSpec]:
-    """Return tables of steps and observations with the rows of so many steps and episodes."""
+    """Return tables of steps and observations with the rows of that many steps and episodes."""
     rows = {OBSERVATIONS: transitions + episodes}
     return {name: table.with_rows(rows.get(name, transitions)) for name, table in tables.items()}
 

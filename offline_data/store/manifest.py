@@ -463,7 +463,7 @@ def _check_leaf(leaf: LeafSpec, where: str) -> None:
     shape, size = list(leaf.shape), DTYPES[leaf.dtype]
     if leaf.text and leaf.dtype != TEXT_DTYPE:
         raise ValueError(f"{where} is text of dtype {leaf.dtype}, expected {TEXT_DTYPE}")
-    # Dimensions beside one of length 0 are not bounded by the file.
+    # Dimensions next to one of length 0 are not bounded by the file.
     large = prod(max(n, 1) for n in shape) > MAX_COUNT // 16
     if large or len(shape) > MAX_DIMENSIONS or any(n > _LENGTH for n in shape):
         raise ValueError(f"{where} has shape {shown(shape)}")

@@ -1,7 +1,7 @@
 """Marks of episodes: good, bad or unsure, and a note, which people give while they look at them.
 
 ```
-<root>/<source>/<dataset>/.views/<revision>/marks.json    beside its saved views
+<root>/<source>/<dataset>/.views/<revision>/marks.json    next to its saved views
 ```
 
 Digests and locks of the dataset do not see the file. It says which
@@ -206,7 +206,7 @@ def write_marks(dataset: Path, manifest: Manifest, change: Callable[[Marks], Mar
     ```
 
     Another process that writes marks is waited for, and `change` gets what it wrote. The file is
-    replaced atomically; one that is ignored is kept beside it, as `marks.json.kept`.
+    replaced atomically; one that is ignored is kept next to it, as `marks.json.kept`.
 
     Raises:
         UsageError: There is no such episode, or the notes are too long for a file; see `change`.

@@ -79,7 +79,7 @@ class HashedFile:
             rest = rest[self.handle.write(rest) :]
         self._hash.update(data)
         self.size += len(data)
-        # Syncing as bytes come costs nothing beside reading; at the end it would have to wait.
+        # Syncing as bytes come costs nothing compared to reading; at the end it would have to wait.
         if self.size - self._synced > _SYNC:
             self.sync()
 

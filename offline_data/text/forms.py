@@ -109,7 +109,7 @@ def resolve_form(
     """Return options with a form, columns and separator: the user's, the preset's, or by names.
 
     `name` is that of the dataset on the hub, `where` the file with `columns`, for messages. Raises
-    `FormatError` if a column of the form is missing, or the form cannot be told.
+    `FormatError` if a column of the form is missing, or the form cannot be determined.
     """
     _check_columns(options, options.columns or (), columns, where, "which was named")
     preset = PRESETS.get(name)

@@ -90,8 +90,8 @@ def _pairs(totals: dict[Key, Sums], reader: DatasetReader) -> tuple[NDArray[np.i
     first = np.zeros(0, np.int64)
     if chosen is not None and chosen.dtype == bool:
         flags = np.asarray(chosen, bool)
-        beside = flags[:-1] & ~flags[1:]
-        first = np.flatnonzero(beside if row is None else beside & (row[:-1] == row[1:]))
+        adjacent = flags[:-1] & ~flags[1:]
+        first = np.flatnonzero(adjacent if row is None else adjacent & (row[:-1] == row[1:]))
     return first, every[0][:, first], every[0][:, first + 1]
 
 
@@ -223,8 +223,8 @@ class TextLeakage(DuplicateDocuments):
 
 def _are_comparable(first: DatasetReader, second: DatasetReader) -> bool:
     one, other = first.manifest, second.manifest
-    told = (_tokenizer(manifest).get("sha256") for manifest in (one, other))
-    digests = {digest for digest in told if isinstance(digest, str)}
+    recorded = (_tokenizer(manifest).get("sha256") for manifest in (one, other))
+    digests = {digest for digest in recorded if isinstance(digest, str)}
     again = without_revision(one.id) == without_revision(other.id) and split(one) == split(other)
     return not (first.path == second.path or again or is_derived(one, other) or len(digests) > 1)
 

@@ -37,7 +37,7 @@ _WORDS = {  # words in file names that mean a split; other splits have their own
 # as `push_to_hub` writes them; others of the same split hold the same rows, most likely
 _SHARD = re.compile(r"data/[^/]*-\d{5}-of-\d{5}[^/]*")
 
-_METADATA = {  # files that `datasets` writes beside the data
+_METADATA = {  # files that `datasets` writes next to the data
     "config.json",
     "dataset_dict.json",
     "dataset_info.json",

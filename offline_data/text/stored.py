@@ -94,8 +94,8 @@ def saved_rows(name: str, split: str, settings: Settings, most: int | None) -> t
     if not names or len(names) < len(given):
         raise FormatError(f"{place / 'state.json'} lists no data files")
     paths = [place / one for one in names]
-    told = [state.get("_fingerprint"), [is_file(path) and path.stat().st_size for path in paths]]
-    return TextRows(lambda: paths, most), json.dumps(told)
+    facts = [state.get("_fingerprint"), [is_file(path) and path.stat().st_size for path in paths]]
+    return TextRows(lambda: paths, most), json.dumps(facts)
 
 
 def stored_tokens(

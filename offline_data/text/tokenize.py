@@ -275,7 +275,7 @@ class TokenizedDatasetLoader:
         Raises:
             NotFoundError: No such dataset, split or folder, or no row is left.
             FormatError: A file is damaged, or a row lacks a text.
-            UsageError: What a function depends on cannot be told.
+            UsageError: What a function depends on cannot be determined.
             OfflineError, NetworkError, AuthError: The dataset cannot be fetched.
         """
         from offline_data.text.stored import published_rows, saved_rows, stored_tokens
@@ -284,8 +284,8 @@ class TokenizedDatasetLoader:
         most = self.valid_size if self.split.startswith("valid") else None
         find_rows = saved_rows if self.from_disk else published_rows
         rows, origin = find_rows(self.dataset_name, self.split, settings, most)
-        told = f"{Path(self.dataset_name).name}-{self.split}-{self._key(origin)}"
-        name = re.sub(r"[^A-Za-z0-9._]+", "-", told).lstrip("-._")
+        label = f"{Path(self.dataset_name).name}-{self.split}-{self._key(origin)}"
+        name = re.sub(r"[^A-Za-z0-9._]+", "-", label).lstrip("-._")
         path = stored_tokens(name, lambda: self._batches(rows), settings)
         reader = DatasetReader(path)
         table = reader.manifest.tables[TED]
@@ -307,7 +307,7 @@ class TokenizedDatasetLoader:
         vocabulary = tokenizer.get_vocab()
         if backend:
             vocabulary = json.loads(backend.to_str()) | {"padding": None, "truncation": None}
-        told = [
+        identity = [
             origin,
             self.split,
             self.max_length,
@@ -320,7 +320,7 @@ class TokenizedDatasetLoader:
             [tokenizer.pad_token_id, tokenizer.padding_side, tokenizer.truncation_side],
             [getattr(tokenizer, "split_special_tokens", None), tokenizer.model_input_names],
         ]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
     def _batches(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield tokenized columns of some rows at a time."""

@@ -95,7 +95,7 @@ class Tokenizer:
         if max(self.pad, *marks.values(), 0) > _MOST_ID:
             raise FormatError(f"token ids beyond {_MOST_ID:,}")
         content = hashlib.sha256(backend.to_str().encode())
-        # without the settings that stand beside `tokenizer.json`, as earlier versions had it
+        # without the settings that are next to `tokenizer.json`, as earlier versions had it
         self.file_sha256 = content.hexdigest()
         settings = (self.pad, marks, getattr(chat, "chat_template", None) or None)
         if settings != (usual_pad, self._marks(), None):
@@ -356,8 +356,8 @@ def _load_pretrained(name: str | Path, revision: str | None, *, offline: bool) -
             hint="convert it with transformers, and name the folder it is saved in",
         )
     commit = getattr(found, "init_kwargs", {}).get("_commit_hash")
-    told = name.name if isinstance(name, Path) else str(found.name_or_path)
-    about = {"name": told, "revision": commit}
+    identity = name.name if isinstance(name, Path) else str(found.name_or_path)
+    about = {"name": identity, "revision": commit}
     pad = found.pad_token_id if found.pad_token_id is not None else found.eos_token_id
     with _name_failure(f"{name} is not a tokenizer"):
         return Tokenizer(found.backend_tokenizer, found, pad, about)

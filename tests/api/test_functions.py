@@ -334,14 +334,14 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "large beside floats": (
         {**flat(), "rewards": [2**53 + 1, *[0.5] * 5]},
-        "'rewards' has 9007199254740993 beside other numbers, which float64 does not hold",
+        "'rewards' has 9007199254740993 among other numbers, which float64 does not hold",
     ),
     "large and negative": (
         [
             {"observations": [[2**63, -1], [1, 2]], "actions": [1, 2], "terminals": True},
             {"observations": [[2**64 - 1, -1], [1, 2]], "actions": [1, 2], "terminals": True},
         ],
-        "episode 1: 'observation' has 18446744073709551615 beside other numbers",
+        "episode 1: 'observation' has 18446744073709551615 among other numbers",
     ),
     "no flags": (
         [{"observations": [1, 2], "actions": [1], "rewards": [1]}],

@@ -42,6 +42,6 @@ def test_every_wait_is_told() -> None:
         raise TransientError("http://a/x stalled", retry_after=2.0)
 
     with pytest.raises(NetworkError, match="gave up after 3 attempts"):
-        with_retries(attempt, FetchLimits(tries=3), slept.append, told=told.append)
+        with_retries(attempt, FetchLimits(tries=3), slept.append, on_wait=told.append)
     assert slept == [2.0, 2.0]
     assert told == [f"http://a/x stalled; trying again in 2.0 s (attempt {n} of 3)" for n in (2, 3)]

@@ -56,7 +56,7 @@ class _Baseline:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Findings of a run beside a baseline."""
+    """Findings of a run compared to a baseline."""
 
     new: tuple[Finding, ...]  # findings that the baseline lacks, or has with a smaller count
     known: int  # number of the others

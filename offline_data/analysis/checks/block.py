@@ -19,7 +19,7 @@ BLOCK_ITEMS = 1 << 19  # numbers of all leaves of a file in a block: a leaf's pa
 
 _REDUCED = 1024  # numbers of a row that numpy reduces fast
 
-_SOME_FEATURES = 32  # features of a row that are looked at before the others
+_SOME_FEATURES = 32  # features of a row that are examined before the others
 
 _PIECE = 1 << 14  # numbers that are mixed at once, which fit the cache
 
@@ -88,7 +88,7 @@ class RowBlock:
         one for each transition, before the action, and one after each of `known_ends`:
 
         ```
-        transition      0  1  2 | 3  4         an episode of three, and one of two that goes on
+        transition      0  1  2 | 3  4         an episode of three, and one of two that continues
         row             0  1  2  3 | 4  5
         ```
 

@@ -100,7 +100,7 @@ def render(outcome: CheckOutcome, form: Format) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, with what could control a terminal, or is no XML, replaced."""
+    """Return text on one line, with what could control a terminal, or is not XML, replaced."""
     return _NOT_PRINTABLE.sub("\ufffd", " ".join(text.split()))
 
 

@@ -105,7 +105,7 @@ class Ends:
 @pickled_by_name
 @dataclass(frozen=True)
 class FileMapping:
-    """A mapping; fields that are None and needed are asked for, see `MappingQuestionError`."""
+    """A mapping; fields that are None and needed are requested, see `MappingQuestionError`."""
 
     leaves: Mapping[Leaf, Name | tuple[Name, ...]]
     """Array of each leaf, or columns that are put side by side."""

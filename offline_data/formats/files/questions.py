@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = "str | Sequence[str] | None"
 """A value, or one or several arrays of a leaf; None leaves an optional question open."""
 LEAVES = ("observation", "action")
-"""Leaves whose arrays are asked for, if no name tells them; an answer may be several columns."""
+"""Leaves whose arrays are requested, if no name tells them; an answer may be several columns."""
 _FILE_IS_EPISODE = "episodes"
 _MOST = 1 << 24
 """Rows of a column up to which it is read to see whether it numbers episodes."""

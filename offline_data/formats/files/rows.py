@@ -105,7 +105,7 @@ class JoinedArrays(Arrays):
 
 
 class OrderedArrays(Arrays):
-    """Arrays of which those with so many rows are read whole, in another order of rows."""
+    """Arrays of which those with that many rows are read whole, in another order of rows."""
 
     def __init__(self, whole: Arrays, order: NDArray[np.int64]) -> None:
         self.path, self._whole, self._order = whole.path, whole, order

@@ -25,7 +25,7 @@ HINT = "`offline-data convert PATH --inspect` lists the arrays of files and prop
 
 
 class Files(Source):
-    """The user's files, which a mapping describes; it accepts those that have one beside them."""
+    """The user's files, which a mapping describes; it accepts those that have one next to them."""
 
     name = "files"
     title = "your own files (HDF5, npz, npy, zarr, Parquet, Arrow, CSV, .pt), by a mapping"
@@ -39,9 +39,9 @@ class Files(Source):
         raise NotFoundError(f"There is no files:{name}: these are files of your own", hint=HINT)
 
     def accepts(self, path: Path) -> int:
-        """Count the names in an export to npz, which has a mapping beside it, to Parquet or to `datasets`."""
+        """Count the names in an export to npz, which has a mapping next to it, to Parquet or to `datasets`."""
         try:
-            mapping = _mapping_beside(path)
+            mapping = _mapping_next_to(path)
             return len(mapping.keys) if mapping else count_columns(path)
         except OfflineDataError:
             return 0
@@ -53,7 +53,7 @@ class Files(Source):
             name,
             fingerprint(path, files),
             local=path,
-            options=Options(mapping=_mapping_beside(path)),
+            options=Options(mapping=_mapping_next_to(path)),
         )
 
     def open(self, release: Release, raw: Path) -> RawDataset:
@@ -72,12 +72,12 @@ class Files(Source):
         return mapped.describe()
 
 
-def beside(path: Path) -> Path:
-    """Return the place of the mapping that `export --to npz` writes beside a file."""
+def sidecar(path: Path) -> Path:
+    """Return the place of the mapping that `export --to npz` writes next to a file."""
     return path.with_name(f"{path.name}.toml")
 
 
-def _mapping_beside(path: Path) -> FileMapping | None:
-    if path.suffix != ".npz" or not is_file(path) or not is_file(beside(path)):
+def _mapping_next_to(path: Path) -> FileMapping | None:
+    if path.suffix != ".npz" or not is_file(path) or not is_file(sidecar(path)):
         return None
-    return read_mapping(beside(path))
+    return read_mapping(sidecar(path))

@@ -127,9 +127,9 @@ def _groups(files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
 
 
 def _batch_of(rows: Any, facts: Any, where: str) -> EpisodeBatch:
-    before, beside = _leaves_of(rows, where), _leaves_of(facts, where)
-    lengths = _take_number(beside, "length", where).astype(np.int64)
-    known = _take_number(beside, "final_observation", where).astype(bool)
+    before, others = _leaves_of(rows, where), _leaves_of(facts, where)
+    lengths = _take_number(others, "length", where).astype(np.int64)
+    known = _take_number(others, "final_observation", where).astype(bool)
     if int(lengths.sum()) != len(rows) or (lengths < 1).any():
         raise _mismatch(where, f"has {len(rows):,} rows, expected {int(lengths.sum()):,} by length")
     ends = np.cumsum(lengths)
@@ -138,11 +138,11 @@ def _batch_of(rows: Any, facts: Any, where: str) -> EpisodeBatch:
     for name, (key, values) in before.items():
         if name in _STEPS.required:
             continue
-        if (final := beside.pop(FINAL + name, None)) is not None:
+        if (final := others.pop(FINAL + name, None)) is not None:
             observations[key] = _with_final(values, final[1], ends, known, f"{where} {name}")
         else:
             steps[key] = values.reshape(-1, 1) if key in SINGLE else values
-    episodes = {key: values for name, (key, values) in beside.items() if name != "episode_index"}
+    episodes = {key: values for name, (key, values) in others.items() if name != "episode_index"}
     return EpisodeBatch(lengths, steps, observations, known, episodes)
 
 

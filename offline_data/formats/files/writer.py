@@ -76,7 +76,7 @@ class NpzTarget(ExportTarget):
         path.with_name(f"{path.name}.toml").write_text(mapping, encoding="utf-8")
 
     def read(self, path: Path, job: ExportJob) -> RawDataset:
-        """Open the file by the mapping beside it."""
+        """Open the file by the mapping next to it."""
         mapping = read_mapping(path.with_name(f"{path.name}.toml"))
         return get_source("files").open(
             Release(job.name, "1", local=path, options=Options(mapping=mapping)), path

@@ -134,7 +134,7 @@ def array_of(value: Any, name: str) -> NDArray[Any]:
     """Return what a user gave as an array, without a copy where it is one.
 
     Raises `FormatError`: rows of different lengths, a tensor of another device, an integer that is
-    rounded beside floats, ….
+    rounded among floats, ….
     """
     try:
         array = np.asarray(value)
@@ -143,6 +143,6 @@ def array_of(value: Any, name: str) -> NDArray[Any]:
         raise FormatError(f"{name!r} cannot be made an array: {said}") from error
     if isinstance(value, (list, tuple)) and (lost := rounded_integer(value, array)) is not None:
         raise FormatError(
-            f"{name!r} has {lost} beside other numbers, which {array.dtype} does not hold"
+            f"{name!r} has {lost} among other numbers, which {array.dtype} does not hold"
         )
     return array

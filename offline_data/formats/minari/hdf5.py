@@ -68,7 +68,7 @@ class _Hdf5Episode:
     def __init__(self, file: Any, number: int, path: str, headers: KnownHeaders) -> None:
         self.where = f"{path} episode_{number}"
         self._number = number
-        self._group = hdf5_tree.open_group(file, (f"episode_{number}",), beside=True)
+        self._group = hdf5_tree.open_group(file, (f"episode_{number}",), sibling=True)
         if self._group is None:
             raise FormatError(f"{self.where} cannot be opened: it is missing, or no group")
         inside = file.links.get_info(f"episode_{number}".encode()).type == h5().h5l.TYPE_HARD

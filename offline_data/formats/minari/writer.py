@@ -179,7 +179,7 @@ def _id_of(job: ExportJob, about: Mapping[str, Any]) -> str:
 
 
 def view_as_minari(episodes: ExportedEpisodes) -> Any:
-    """Return a `minari.MinariDataset` whose episodes are read from these when they are asked for.
+    """Return a `minari.MinariDataset` whose episodes are read from these when they are requested.
 
     Raises:
         MissingDependencyError: Minari cannot be imported.

@@ -156,7 +156,7 @@ class OGBenchFiles(RawDataset):
         return columns, lengths, tuple(dropped)
 
     def _batch(self, rows: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]) -> EpisodeBatch:
-        """Return trajectories of so many steps each."""
+        """Return trajectories of that many steps each."""
         steps: dict[Key, NDArray[Any]] = {("action",): steps_of(rows["actions"], lengths)}
         observed = {
             _LEAVES.get(name) or check_key(("info", name)): column

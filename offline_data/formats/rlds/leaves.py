@@ -1,4 +1,4 @@
-"""`offline_data.json`, which `export --to rlds` writes beside the records: the leaf of each feature.
+"""`offline_data.json`, which `export --to rlds` writes next to the records: the leaf of each feature.
 
 ```
 {"leaves": {"steps/info/x": {"key": ["info", "x"], "table": "observations"}, …}}

@@ -217,7 +217,7 @@ def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
     if dtype == "float32":  # TFDS stores the four bytes of each number as a pixel
         dtype, shape = "uint8", (*shape[:2], 4)
     expected = (*(*shape, 1)[:3], 8 * np.dtype(dtype).itemsize)
-    head = first[:size]  # those that begin with it, as most do, are not looked at further
+    head = first[:size]  # those that begin with it, as most do, are not examined further
     for row, (begin, end) in enumerate(zip(values.begins, values.ends, strict=True)):
         if row and head and size <= end - begin and data.startswith(head, begin):
             continue

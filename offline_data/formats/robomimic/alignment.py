@@ -29,7 +29,7 @@ In a simulated arm under LIBERO's controller: 0.23 to 0.99, and 0.00 to 0.03."""
 def find_alignment(
     demos: Iterable[tuple[NDArray[np.generic], NDArray[np.generic]]],
 ) -> Alignment | None:
-    """Return the alignment of positions of the arm and actions; None: it cannot be told.
+    """Return the alignment of positions of the arm and actions; None: it cannot be determined.
 
     An arm follows slowly: a movement correlates as well with the previous action as with that which
     causes it. So each movement `positions[t+1] - positions[t]` is explained by the two movements and

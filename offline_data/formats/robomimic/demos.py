@@ -230,7 +230,7 @@ def is_terminated(file: DemoFile, dones: Any, attributes: Mapping[str, Any]) -> 
 def _facts(
     file: DemoFile, number: int, name: str, attributes: Mapping[str, Any]
 ) -> dict[Key, NDArray[Any]]:
-    """Return what is known of the episode beside datasets, `[1]`."""
+    """Return what is known of the episode apart from datasets, `[1]`."""
     facts: dict[Key, NDArray[Any]] = {
         ("demo",): np.array([number]),
         ("file",): np.array([file.name], object),

@@ -29,7 +29,7 @@ ATTRIBUTES = frozenset({"num_samples", "seed", "success", "ep_meta", "model_file
 """Attributes of demonstrations that are read."""
 _DEMO = re.compile(r"demo_([0-9]{1,9})")
 _PROBED = 20
-"""Demonstrations whose movements are looked at."""
+"""Demonstrations whose movements are examined."""
 
 ENDS = {
     "libero": "dones are 1 where the goal is reached, in the last row, which is terminated.",
@@ -134,7 +134,7 @@ class DemoFile:
 
     @cached_property
     def alignment(self) -> Alignment | None:
-        """Alignment of the rows; None: not LIBERO's. Raises `UsageError` if it cannot be told."""
+        """Alignment of the rows; None: not LIBERO's. Raises `UsageError` if it cannot be determined."""
         if not self.is_libero:
             if self.wanted is not None:
                 raise UsageError(

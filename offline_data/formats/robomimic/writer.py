@@ -217,7 +217,7 @@ def _environment_of(job: ExportJob) -> Mapping[str, Any]:
 
 
 def _lang_of(meta: Any) -> str | None:
-    """Return the words of an `ep_meta`, empty if it has none; None: it is no JSON object."""
+    """Return the words of an `ep_meta`, empty if it has none; None: it is not a JSON object."""
     try:
         said = parse_attribute(meta, "ep_meta").get("lang", "")
         return "".join(said)

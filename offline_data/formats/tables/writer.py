@@ -106,7 +106,7 @@ class _Tables(ExportTarget):
         """Return the files of a table."""
 
     def _finish(self, path: Path, job: ExportJob, shards: Mapping[str, _Shards]) -> None:
-        """Write what is beside the files."""
+        """Write what is next to the files."""
 
     def read(self, path: Path, job: ExportJob) -> TableEpisodes:  # noqa: ARG002
         steps, episodes = (self._writer(path, name).files() for name in SPLITS)

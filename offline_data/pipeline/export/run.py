@@ -1,8 +1,8 @@
-"""Running an export: written beside the destination, proved, described by a receipt, and renamed.
+"""Running an export: written next to the destination, proved, described by a receipt, and renamed.
 
 ```
 DEST                    a folder, or a file for some formats
-DEST/export.json        the receipt; of a file NAME: NAME.export.json beside it
+DEST/export.json        the receipt; of a file NAME: NAME.export.json next to it
 .DEST.exporting         what is being written; removed by the next run if this one is killed
 ```
 """

@@ -82,7 +82,7 @@ class _Writing:
 
 
 class _Batches:
-    """The batches that a target writes; transitions of the first pass over them are told."""
+    """The batches that a target writes; transitions of the first pass over them are reported."""
 
     def __init__(
         self, job: ExportJob, target: ExportTarget, advance: Callable[[int], None]

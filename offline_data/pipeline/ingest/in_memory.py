@@ -95,8 +95,8 @@ def _exists(dataset: DatasetId, why: str, path: Path) -> UsageError:
 def _name_by_content(folder: Path, dataset: DatasetId, options: Options) -> DatasetId:
     """Give a finished dataset directory the revision of its contents, and return its id."""
     manifest = read_manifest(folder)
-    told = json.dumps(manifest.digests, sort_keys=True)
-    revision = f"local-{sha256(told.encode()).hexdigest()[:12]}"
+    digests = json.dumps(manifest.digests, sort_keys=True)
+    revision = f"local-{sha256(digests.encode()).hexdigest()[:12]}"
     target = dataset.at(options.revision_of(revision))
     named = dump_manifest(replace(manifest, id=str(target), revision=str(target.revision)))
     with disk_errors(folder):

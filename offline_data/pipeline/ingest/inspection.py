@@ -41,7 +41,7 @@ class Inspection(Document, Proposal):
 
         Raises:
             UsageError: A question has no answer, or an answer is not one of its choices, or no
-                question has that name; the message lists what there is.
+                question has that name; the message lists what is available.
 
         Example:
             >>> import pathlib, tempfile, numpy as np

@@ -83,7 +83,7 @@ class _JobTable:
     shards: tuple[_Shard, ...]
     options: _Options
     stated: tuple[int | None, int | None]
-    # plans of before have these beside the other options
+    # earlier plans have these next to the other options
     episodes: tuple[int | None, int | None] | None = None
     checkpoints: tuple[int | None, int | None] | None = None
     split: str | None = None
@@ -104,10 +104,10 @@ class _JobTable:
         )
 
     def job(self, dataset: DatasetId, destination: Path) -> ShardedJob:
-        beside = {
+        earlier = {
             name: getattr(self, name) for name in ("episodes", "checkpoints", "split", "text")
         }
-        options = replace(self.options, **{k: v for k, v in beside.items() if v is not None})
+        options = replace(self.options, **{k: v for k, v in earlier.items() if v is not None})
         build = BuildJob(
             dataset,
             self.adapter,

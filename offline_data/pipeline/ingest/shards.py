@@ -114,7 +114,7 @@ class ShardedJob:
         """Digits that identify release, options and version."""
         keep_raw = {"keep_raw": False}  # does not change any row
         files = [(file.path, file.size, file.digest) for file in self.release.files]
-        told = {
+        identity = {
             "version": __version__,
             "id": str(self.build.id),
             "adapter": self.build.adapter,
@@ -128,7 +128,7 @@ class ShardedJob:
             "shards": [asdict(shard) for shard in self.shards],
             "local": str(self.release.local and self.release.local.absolute()),
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def users(self) -> dict[str, list[int]]:
@@ -161,10 +161,10 @@ _RECORDED = ("seen", "episodes", "files", "skipped")  # on the disk
 
 class _Notes(SilentProgress):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def note(self, message: str) -> None:
-        self.told.append(message)
+        self.messages.append(message)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class ConvertShard:
                     about = json.loads(as_unicode(json.dumps(about, ensure_ascii=False)))
                     write_checked(work.record(number), about, {}, durable=True)
             self.free(record)
-        return replace(record, notes=tuple(notes.told))
+        return replace(record, notes=tuple(notes.messages))
 
     def free(self, record: ShardRecord) -> None:
         """Delete the raw files of a finished shard, except those that others need or are kept."""

@@ -140,9 +140,9 @@ def write_checked(
         write_durably(path, content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    beside.write_bytes(content)
-    beside.replace(path)
+    staged = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    staged.write_bytes(content)
+    staged.replace(path)
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], dict[Key, NDArray[Any]]] | None:

@@ -34,7 +34,7 @@ from offline_data.store.reader import DatasetReader
 if TYPE_CHECKING:
     from offline_data.pipeline.preprocess.functions.ted import On
 
-_LONG_NAME = 60  # letters of a folder's name that leave room for more in a name beside it
+_LONG_NAME = 60  # letters of a folder's name that leave room for more in a name next to it
 
 _SEED_STRIDE = 1_000_003  # between the seeds of functions, which must not draw the same numbers
 

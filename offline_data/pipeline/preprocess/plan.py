@@ -64,7 +64,7 @@ TASK_SECONDS = 4.0
 FIRST_ROW: Key = ("first row",)
 """Column in the measures of a selection: the parent's first row of each episode."""
 
-_TIMED_PART = 4  # one in so many episodes of the first group is timed
+_TIMED_PART = 4  # one in this many episodes of the first group is timed
 _TIMED_ROWS = 32  # rows of the first sample that is timed, and growth of the next ones
 _TIMING_SECONDS = 0.3  # samples that would take longer are not timed
 _PROBED_ENDS = 8  # episodes whose last transition is probed

@@ -52,7 +52,7 @@ def split_dataset(
 
     `shares` are the parts' shares of the episodes of the dataset directory `parent`, together 1 at
     most. Every episode is in one part at most. Nothing is written unless all parts can be; each is
-    published by itself, and a run that was interrupted goes on with the parts that are missing.
+    published by itself, and a run that was interrupted continues with the parts that are missing.
 
     Raises:
         UsageError, StepError: No parts; shares that are too large, or too small for one episode;

@@ -167,7 +167,7 @@ class _TaskRows:
         self._files.close()
 
     def _write(self, chunk: EpisodeChunk) -> None:
-        for rows, why, step in chunk.by_rows:  # of several reasons the first is told
+        for rows, why, step in chunk.by_rows:  # of several reasons the first is reported
             one = self._by_rows.setdefault(step, [step, 0, 0, why])
             one[1:3] = one[1] + 1, one[2] + rows
         for *loss, step in chunk.losses:

@@ -73,7 +73,7 @@ class _Options:
 class JobPlan(PlanFile):
     """The file of a planned job and its progress.
 
-    Every plan has a new folder in `FILE.work` beside it: tasks of an older one do not interfere.
+    Every plan has a new folder in `FILE.work` next to it: tasks of an older one do not interfere.
     """
 
     command: ClassVar[str] = "preprocess"
@@ -110,7 +110,7 @@ class JobPlan(PlanFile):
         return self.file.with_name(self.file.name + ".work")
 
     def work(self, run: Run) -> WorkDir:
-        """Return the work folder of its tasks; the dataset is assembled beside its destination."""
+        """Return the work folder of its tasks; the dataset is assembled next to its destination."""
         return WorkDir(self.folder / self.place, run.target.work.with_suffix(".finish"))
 
     def run(self, settings: Settings, progress: Progress) -> Run:
@@ -172,7 +172,7 @@ class JobPlan(PlanFile):
     def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
         return None if self.published else _OpenPlan(self, self.run(settings, progress))
 
-    def clear(self, settings: Settings) -> None:  # noqa: ARG002 - they lie beside the file
+    def clear(self, settings: Settings) -> None:  # noqa: ARG002 - they are next to the file
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def is_same(self, other: JobPlan) -> bool:

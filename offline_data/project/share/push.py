@@ -145,7 +145,7 @@ def _push_to_hub(
 def _push_to_folder(
     entry: Entry, data: bytes, path: Path, settings: Settings, progress: Progress, *, dry_run: bool
 ) -> Pushed:
-    """Write beside the folder, compare with the digests, and rename; see `publish`."""
+    """Write next to the folder, compare with the digests, and rename; see `publish`."""
     settings.check_outside(path)
     if path.is_symlink() or (path.exists() and not is_folder(path)):
         raise UsageError(f"{path} is {'a link' if path.is_symlink() else 'a file'}; name a folder")

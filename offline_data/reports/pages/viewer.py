@@ -203,7 +203,7 @@ def _panel(name: str, title: str, content: Html | None) -> Html:
 
 
 def _list(served: bool) -> Html:
-    where = "in a file beside the dataset, never in its data" if served else "in this browser"
+    where = "in a file next to the dataset, never in its data" if served else "in this browser"
     head = element("thead", element("tr"))
     table = element("table", head, element("tbody"))
     return element(

@@ -174,7 +174,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ) -> None:
         refuse(type(self).__name__, torchrl, _TORCHRL)
         if rbs and any(part is not None for part in (storages, samplers, writers)):
-            raise UsageError("Members were given, and storages, samplers or writers beside them")
+            raise UsageError("Members were given together with storages, samplers or writers")
         self.members: list[Buffer[Any]] = (
             [*rbs] if rbs else _members_of(storages, samplers, writers)
         )
@@ -201,7 +201,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             )
         elif p is not None or sample_from_all or num_buffer_sampled is not None:
             raise UsageError(
-                "samplers=… was given beside p, sample_from_all or num_buffer_sampled, which it has",
+                "samplers=… was given with p, sample_from_all or num_buffer_sampled, which it has",
                 hint="SamplerEnsemble(…, p=…) takes them",
             )
         super().__init__(

@@ -27,7 +27,7 @@ _FILE = "the file of the function"
 def load_function(text: str) -> Callable[[Any], Any]:
     """Import the function `FILE.py:NAME` or `package.module:NAME`; NAME may have dots.
 
-    A file may import modules beside it; an installed module of the same name takes precedence. The
+    A file may import modules next to it; an installed module of the same name takes precedence. The
     file is imported under a unique name, so that `torch.py` shadows nothing, and its definitions
     are pickled by value. A package or module is searched in the current folder first. Raises
     `UsageError`, and `UnknownNameError` if there is no such file, module or name.
@@ -139,8 +139,8 @@ def _module(name: str) -> ModuleType:
         above = name.rpartition(".")[0]
         folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(here)]
         prefix = f"{above}." if above else ""
-        beside = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
-        hint = did_you_mean(name, beside, shown=repr) or "a file is written FILE.py:NAME"
+        siblings = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
+        hint = did_you_mean(name, siblings, shown=repr) or "a file is written FILE.py:NAME"
         raise UnknownNameError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _import_error(name, error) from error
@@ -167,5 +167,5 @@ def _import_hint(folder: Path, error: BaseException) -> str | None:
         return "a file that is part of a package is written package.module:NAME"
     name = (error.name or "").partition(".")[0]
     if name and ((folder / f"{name}.py").exists() or (folder / name).is_dir()):
-        return f"another module {name!r} is installed, and comes before the one beside the file"
+        return f"another module {name!r} is installed, and comes before the one next to the file"
     return None
