@@ -8,7 +8,7 @@ ends.done, or the other flags  .    .    X    .    .    .     ends at a flag
 the part itself                                         X     always ends
 ```
 
-A numbering decides where episodes end, else flags do; flags next to a numbering only say why. The parts
+A numbering decides where episodes end, else flags do; flags given together with a numbering only say why. The parts
 of a mapping with `each` are one table only if it says so.
 """
 
