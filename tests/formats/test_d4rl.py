@@ -104,8 +104,10 @@ def test_a_users_file_with_a_published_name_is_cut_by_its_rule(tmp_path: Path) -
     named = D4RL().open(D4RL().release_of(path, "mine"), path)
     assert named.lengths.tolist() == [6, 6, 6]
     assert named.info.notes[0].startswith("The file has the name of d4rl:antmaze-umaze-v2")
+    known = read_table()["antmaze-umaze-v2"].notes
+    assert named.info.notes[1 : 1 + len(known)] == known != ()
     other = path.rename(tmp_path / "other.hdf5")
-    plain = D4RL().open(D4RL().release_of(other, "mine"), other)
+    plain = D4RL().open(D4RL().release_of(other, "antmaze-umaze-v2"), other)
     assert plain.lengths.tolist() == [4, 1, 1, 6, 2, 4]
 
 

@@ -95,7 +95,7 @@ def with_nan() -> Columns:
 
 def in_pieces() -> Columns:
     return {
-        f"virtual/{number}/{name}": values[5 * number : 5 * number + 5]
+        f"virtual/{number + 95}/{name}": values[5 * number : 5 * number + 5]
         for name, values in jumping(31).items()
         for number in range(12)
     }
