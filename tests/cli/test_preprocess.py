@@ -375,9 +375,7 @@ def test_ranks_make_the_dataset_of_a_plan(cli: Cli, plan: Path) -> None:
     assert "already exists" in again.err
 
 
-def test_finish_says_what_is_missing(
-    cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_says_what_is_missing(cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = ("worker", "--plan", "plan.json")
     assert cli(*worker, "--rank", "1", "--json").json["missing"] == [0, 2]
     assert cli(*worker, "--rank", "1", "-q").out == ""

@@ -36,10 +36,10 @@ Columns = dict[str, Any]
 ROWS = 60
 
 
-def write(path: Path, columns: Columns) -> Path:
+def write(path: Path, columns: Columns, **options: Any) -> Path:
     with h5py.File(path, "w") as file:
         for name, values in columns.items():
-            file[name] = values
+            file.create_dataset(name, data=values, **options)
     return path
 
 
@@ -261,6 +261,17 @@ def test_pieces_are_in_the_order_of_their_numbers(tmp_path: Path, settings: Sett
     path = write(tmp_path / "mine.hdf5", columns)
     result = convert(path, "mine", settings, Options(audit="all"))
     np.testing.assert_array_equal(np.ravel(rows_of(result)["observation"]), code)
+    assert_transitions(result, d4rl_transitions(path))
+
+
+def test_two_pieces_that_are_compressed(tmp_path: Path, settings: Settings) -> None:
+    columns = {
+        f"virtual/{number}/{name}": values
+        for name, both in jumping(31).items()
+        for number, values in enumerate(np.split(both, 2))
+    }
+    path = write(tmp_path / "mine.hdf5", columns, compression="gzip")
+    result = convert(path, "mine", settings, Options(audit="all"))
     assert_transitions(result, d4rl_transitions(path))
 
 
