@@ -305,10 +305,11 @@ def test_timeouts_that_the_file_does_not_mark(tmp_path: Path) -> None:
     whole = offline_data.convert(said, "said", root=tmp_path).path
     contents = [digest_of(entry_at(path), tmp_path) for path in (folder, whole)]
     assert contents[0] == contents[1]  # a lock of before fits
-    assert [("file_timeout",) in open_reader(path).episodes for path in (folder, whole)] == [
-        True,
-        False,
-    ]
+    ended = {**arrays, "terminals": np.arange(rows) == 8, "timeouts": said["timeouts"].copy()}
+    ended["timeouts"][8] = False  # a terminal ends the last one
+    stored = folder, whole, offline_data.convert(ended, "ended", root=tmp_path).path
+    found = [("file_timeout",) in open_reader(path).episodes for path in stored]
+    assert found == [True, False, False]
     part = offline_data.convert(arrays, "part", root=tmp_path, episodes=(1, None)).path
     marked = Dataset(part).to_numpy("dataset")["timeouts"]
     assert marked.nonzero()[0].tolist() == [2]

@@ -20,6 +20,7 @@ from offline_data.pipeline.preprocess.steps.registry import parse_step, step_nam
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch
+from offline_data_cli.commands import preprocess
 from offline_data_cli.main import main
 from tests.cli.conftest import Cli, Ran, Terminal
 from tests.toys.stored import write_stored
@@ -216,6 +217,15 @@ def test_dry_run_foresees_bytes_and_what_is_replaced(cli: Cli, toy: Path) -> Non
     assert not old.exists()
 
 
+def test_the_time_of_a_run_is_in_a_fitting_unit() -> None:
+    times = {
+        0.9: "under a second", 1: "about 1 s", 99: "about 99 s", 100: "about 1.7 min",
+        5994: "about 99.9 min", 6000: "about 1.7 h",
+    }  # fmt: skip
+    for seconds, told in times.items():
+        assert preprocess._format_time(seconds) == f"{told} in one process"
+
+
 def test_a_function_that_fails(cli: Cli, toy: Path, functions: Path) -> None:
     line = ("preprocess", "local:toy", "--fn", "functions.py:failing", "--out", "x")
     ran = cli(*line)
@@ -365,13 +375,15 @@ def test_ranks_make_the_dataset_of_a_plan(cli: Cli, plan: Path) -> None:
     assert "already exists" in again.err
 
 
-def test_finish_says_what_is_missing(cli: Cli, plan: Path) -> None:
+def test_finish_says_what_is_missing(cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = ("worker", "--plan", "plan.json")
     assert cli(*worker, "--rank", "1", "--json").json["missing"] == [0, 2]
     assert cli(*worker, "--rank", "1", "-q").out == ""
-    ran = cli(*worker, "--finish")
-    assert (ran.code, ran.out) == (1, "")
-    assert "2 of 3 tasks not finished: 0, 2" in ran.err
+    for most, named in ((1, "0, …"), (2, "0, 2")):
+        monkeypatch.setattr(preprocess, "_MOST_NAMED", most)
+        ran = cli(*worker, "--finish")
+        assert (ran.code, ran.out) == (1, "")
+        assert f"2 of 3 tasks not finished: {named}\n" in ran.err
     assert f"offline-data worker --plan {plan} --rank 0 --world 1" in ran.err
     as_json = cli(*worker, "--finish", "--json")
     assert (as_json.code, as_json.json["missing"], as_json.json["path"]) == (1, [0, 2], None)

@@ -41,6 +41,8 @@ def test_help_imports_no_verb() -> None:
 
 def test_head(toy: Path, cli: Cli) -> None:
     assert cli("head", "toy", "--tail", "--json").json == cli("tail", "toy", "--json").json
+    (last,) = cli("tail", "toy", "-n", "1", "--episode", "0", "--json").json
+    assert (last["index"], last["episode"]) == (2, 0)
     drawn = cli("head", "toy", "--random", "4", "--seed", "1", "--json").json
     assert drawn == cli("head", "toy", "--random", "4", "--seed", "1", "--json").json
     assert len(drawn) == 4

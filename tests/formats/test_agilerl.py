@@ -53,6 +53,7 @@ def test_every_leaf_of_every_row(
     assert np.asarray(reader.episodes["final_observation",]).all()
     truncated = [not (flagged and end) for end in TERMINATED]
     assert np.asarray(reader.episodes["truncated",]).tolist() == truncated
+    assert AgileRL().open(AgileRL().release_of(path, "x"), path).info.warnings == ()
     assert any("two episodes between which it stays the same" in n for n in reader.manifest.notes)
 
 

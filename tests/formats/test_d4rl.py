@@ -18,6 +18,7 @@ from offline_data.formats.base import Release
 from offline_data.formats.catalogues.d4rl import FAMILIES, NOTES, EndRule, PublishedD4RL, read_table
 from offline_data.formats.d4rl.episode_ends import RULES, episode_ends
 from offline_data.formats.d4rl.source import D4RL
+from offline_data.formats.options import Options
 from offline_data.raw.hdf5 import MAGIC
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.toys.d4rl import TOYS, write_published
@@ -93,10 +94,14 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
 
 def test_a_users_file_claims_nothing_of_the_publisher(tmp_path: Path) -> None:
     path = write_published(tmp_path, TOYS["adroit"]).rename(tmp_path / "mine.hdf5")
-    info = D4RL().open(D4RL().release_of(path, "hopper-medium-v2"), path).info
+    release = D4RL().release_of(path, "hopper-medium-v2")
+    info = D4RL().open(release, path).info
     assert (info.environment, info.licence, info.citation) == ({}, None, None)
     assert list(info.about) == ["columns"]
-    assert info.episodes == 3
+    assert (info.transitions, info.episodes) == (15, 3)
+    reset = replace(release, options=Options(autoreset="next_step"))  # which drops rows
+    info = D4RL().open(reset, path).info
+    assert (info.transitions, info.episodes) == (None, None)
 
 
 def test_a_users_file_with_a_published_name_is_cut_by_its_rule(tmp_path: Path) -> None:
@@ -104,8 +109,10 @@ def test_a_users_file_with_a_published_name_is_cut_by_its_rule(tmp_path: Path) -
     named = D4RL().open(D4RL().release_of(path, "mine"), path)
     assert named.lengths.tolist() == [6, 6, 6]
     assert named.info.notes[0].startswith("The file has the name of d4rl:antmaze-umaze-v2")
+    known = read_table()["antmaze-umaze-v2"].notes
+    assert named.info.notes[1 : 1 + len(known)] == known != ()
     other = path.rename(tmp_path / "other.hdf5")
-    plain = D4RL().open(D4RL().release_of(other, "mine"), other)
+    plain = D4RL().open(D4RL().release_of(other, "antmaze-umaze-v2"), other)
     assert plain.lengths.tolist() == [4, 1, 1, 6, 2, 4]
 
 

@@ -277,9 +277,14 @@ def test_a_piece_that_is_not_read_is_not_left_out(tmp_path: Path, name: str) -> 
 
 
 def test_a_piece_without_an_info(tmp_path: Path) -> None:
-    found = opened(in_pieces(tmp_path, lambda file: file.pop("virtual/1/infos/qpos")))
-    dropped = {d.key: d.reason for d in found.info.dropped}
-    assert dropped == {"infos/qpos": "It is in 2 of the 3 pieces."}
+    path = in_pieces(tmp_path, lambda file: file.pop("virtual/1/infos/qpos"))
+    with h5py.File(path, "r+") as file:
+        file["virtual/notes/x"] = file["metadata/loss"] = np.ones(3)
+    assert {d.key: d.reason for d in opened(path).info.dropped} == {
+        "infos/qpos": "It is in 2 of the 3 pieces.",
+        "virtual/notes/x": "It is not in the pieces that hold all other columns.",
+        "metadata/loss": "It belongs to the recording policy and has no value per row.",
+    }
 
 
 DROPPED = {

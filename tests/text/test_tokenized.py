@@ -449,6 +449,18 @@ def test_settings_of_a_tokenizer_are_part_of_the_name(saved: Path, tmp_path: Pat
     assert len(names) == 2
 
 
+def test_rows_of_validation_are_part_of_the_name_where_they_count(saved: Path) -> None:
+    for split, count in (("train", 1), ("valid", 2), ("validation", 2)):
+        names = {
+            tokenize.TokenizedDatasetLoader(
+                split, 12, saved / "prompts", offline_data.PromptTensorDictTokenizer,
+                valid_size=size, tokenizer_class=Auto,
+            )._key("x")
+            for size in (5, 6)
+        }  # fmt: skip
+        assert len(names) == count
+
+
 @pytest.mark.parametrize("rows", [slice(3, 9), slice(5, None), slice(1, 9, 3), [4, 2]])
 def test_parts_are_pickled_as_they_are(saved: Path, tmp_path: Path, rows: Any) -> None:
     whole = from_dataset(ours.PairwiseDataset, saved / "pairs", tmp_path)

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, processors
+from tokenizers.models import WordLevel
 
 import offline_data
 from offline_data.base.errors import FormatError, NotFoundError
 from offline_data.formats.options import TextOptions
 from offline_data.store.reader import DatasetReader
+from offline_data.text.tokenizer import Tokenizer as OurTokenizer
 from offline_data.text.tokenizer import pin_tokenizer
 from tests.text.conftest import Convert
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer
@@ -439,6 +441,15 @@ def test_settings_beside_tokenizer_json_are_part_of_its_digest(
         assert documents(reader)[0][-1] == backend.token_to_id(end)
     locked = convert(path, tokenizer=tmp_path / "end", tokenizer_sha256=digests["alone"])
     assert documents(locked)[0][-1] == backend.token_to_id("<|end|>")
+
+
+@pytest.mark.parametrize(
+    ("words", "pad"),
+    [(["<pad>", "</s>"], 0), (["a", "</s>", "<|endoftext|>"], 2), (["a", "</s>"], 1), (["a"], 0)],
+)
+def test_the_token_that_pads(words: list[str], pad: int) -> None:
+    vocabulary = {word: number for number, word in enumerate(words)}
+    assert OurTokenizer(Tokenizer(WordLevel(vocabulary, words[0]))).pad == pad
 
 
 def test_special_tokens_of_the_tokenizer(convert: Convert, tmp_path: Path) -> None:

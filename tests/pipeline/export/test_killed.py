@@ -17,6 +17,7 @@ import offline_data
 from offline_data.base.config import Settings
 from offline_data.base.errors import AccessError, NoSpaceError
 from offline_data.formats.writing.base import get_target
+from offline_data.pipeline.export import writing
 from tests.pipeline.jobs.faults import Fault
 
 Store = Callable[[str], Path]
@@ -102,3 +103,12 @@ def test_file_operations(
         shutil.rmtree(out)
         shutil.copytree(kept, out)
     assert failed > 10 // step
+
+
+def test_space_is_looked_for_with_the_largest_file(tmp_path: Path) -> None:
+    for name, size in (("a", 1), ("b", 5), ("c", 3)):
+        (tmp_path / name).write_bytes(bytes(size))
+    for count, path in enumerate((tmp_path, tmp_path / "x.npz"), 1):
+        writing._check_space(path)
+        sizes = [(tmp_path / name).stat().st_size for name in "abc"]
+        assert sizes == [1, 5 + count * writing._PROBE, 3]

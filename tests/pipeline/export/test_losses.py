@@ -18,7 +18,7 @@ from offline_data.episode.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key
 from offline_data.formats.base import RawDataset, Shard
 from offline_data.formats.writing.base import FINAL, TARGETS, Loss, get_target
 from offline_data.formats.writing.plan import plan_export
-from offline_data.pipeline.export import run
+from offline_data.pipeline.export import proof, run
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.export.conftest import LENGTHS, discrete_batch, everything, flat_batch
@@ -222,6 +222,22 @@ def test_text_and_truncation_of_a_flag_are_counted(tmp_path: Path) -> None:
         "episodes/name/v2.0": 1,
         "episodes/split": 1,
     }
+
+
+def test_losses_are_counted_over_all_batches() -> None:
+    losses = Loss("a", 3, "late"), Loss("b", 1, "cut"), Loss("b", 5, "odd"), Loss("c", 1, "never")
+    tally = proof._Tally("toy", losses)
+    for leaf, rows in (("a", 2), ("b", 2), ("b", 1)):
+        tally.add(leaf, rows, 9)
+    assert tally.occurring() == (Loss("a", 2, "late"), *losses[1:3])
+    with pytest.raises(IntegrityError, match="'a' differs in 2 of 9 rows"):
+        tally.add("a", 2, 9)
+
+
+def test_images_may_differ_by_10_of_255_on_average() -> None:
+    values = np.full((4, 2), 100, np.uint8)
+    back = np.array([[110, 110], [100, 121], [80, 100], [89, 89]], np.uint8)
+    assert proof._far_apart(back, values).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("to", [to for to in TARGETS if get_target(to).holds.nested])
