@@ -61,7 +61,11 @@ def test_a_figure_of_the_errors(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("by", "given", "found"),
-    [(0, (), []), (1, ("--alignment", "raw"), ["It is 1 row late"]), (-1, (), [])],
+    [
+        pytest.param(0, (), [], marks=pytest.mark.slow),
+        (1, ("--alignment", "raw"), ["It is 1 row late"]),
+        pytest.param(-1, (), [], marks=pytest.mark.slow),
+    ],
 )
 def test_a_libero_file_whose_actions_are_shifted(
     by: int, given: tuple[str, ...], found: list[str], cli: Cli, tmp_path: Path

@@ -160,7 +160,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "mode"),
-    slow_but(lambda command, mode: mode in {"pipe", "JSON"} or command in SHOWING, COMMANDS, MODES),
+    slow_but(lambda command, mode: mode == "pipe" or command in SHOWING, COMMANDS, MODES),
 )
 def test_what_is_printed_controls_no_terminal(
     command: str,

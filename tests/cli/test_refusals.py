@@ -14,6 +14,7 @@ from offline_data_cli.verbs import GROUPS, HIDDEN, VERBS
 from tests.cli.conftest import Cli
 from tests.frozen.commands import plain
 from tests.refusals import Refusals
+from tests.slow import every
 from tests.toys.files import write_npz
 from tests.toys.stored import write_stored
 
@@ -77,7 +78,7 @@ def test_refusals(kind: str, text: str, cli: Cli, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("verb", DATASETS)
+@pytest.mark.parametrize("verb", every(3, DATASETS))
 def test_names_of_datasets(cli: Cli, verb: str) -> None:
     unknown = ("nope", "local:nope", "d4rl:nope-v0", "nope:x", "local:toy@nope")
     for name in (*unknown, ":x", "local:", "local:../x", "Lo:x", "local:toy@"):

@@ -27,6 +27,7 @@ from offline_data.store.encoded import EncodedColumn
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.films import FILM, frames
 from tests.pipeline.export.conftest import BATCHES, LENGTHS
+from tests.slow import every_second, slow_but
 
 ENDS = np.cumsum(LENGTHS)
 ROWS = int(ENDS[-1])
@@ -165,8 +166,7 @@ def check_by_rules(folder: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("video", ["h264", pytest.param("none", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(("name", "version"), every_second(BATCHES, VERSIONS))
 def test_rules_of_the_format(name: str, version: str, video: str, write: Write) -> None:
     batch = BATCHES[name]()
     folder = write(batch, format_version=version, video=video, fps=10)
@@ -230,7 +230,7 @@ def cameras() -> EpisodeBatch:
     return replace(batch, observations=observations, episodes={})
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", slow_but(VERSIONS[:1].__contains__, VERSIONS))
 def test_several_cameras(version: str, write: Write) -> None:
     batch = cameras()
     folder = write(batch, format_version=version, video="h264", fps=10)

@@ -23,7 +23,7 @@ from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.pipeline.export.conftest import LENGTHS, discrete_batch, everything, flat_batch
 from tests.pipeline.export.contract import FORMATS
-from tests.slow import slow_but
+from tests.slow import every, slow_but
 
 ONE: dict[Key, Key] = {("observation", "state"): ("observation",)}
 NAMES: dict[str, dict[Key, Key]] = {
@@ -67,7 +67,7 @@ def is_listed(key: Key, losses: tuple[Loss, ...]) -> bool:
     return join_key(key) in names or after
 
 
-@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("to", every(3, TARGETS))
 def test_what_is_not_listed_comes_back(to: str, tmp_path: Path) -> None:
     export = write(everything(), tmp_path, to)
     planned = export(dry_run=True)

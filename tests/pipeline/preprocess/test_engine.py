@@ -562,6 +562,7 @@ def test_spaces_of_leaves_with_other_values_are_left_out(
     assert any("are left out" in note for note in found["notes"]) == (len(kept) < len(spaces))
 
 
+@pytest.mark.slow
 def test_calls_are_timed_where_processes_may_save_time(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

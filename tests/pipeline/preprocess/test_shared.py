@@ -97,7 +97,7 @@ def test_files_of_features_that_do_not_change(
         assert (parent / name).stat().st_mode & 0o222 == 0
 
 
-@pytest.mark.parametrize("executor", [None, Shuffled()])
+@pytest.mark.parametrize("executor", [None, pytest.param(Shuffled(), marks=pytest.mark.slow)])
 def test_a_feature_that_changes_in_late_rows_only(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, executor: Any
 ) -> None:

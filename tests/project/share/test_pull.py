@@ -22,6 +22,7 @@ from tests.cli.conftest import (
     Cli,
     cli,  # noqa: F401 - a fixture
 )
+from tests.slow import every_second
 from tests.toys.hub import TOKEN, WritableHub
 from tests.toys.servers import Answer, Fault, FileServer
 
@@ -138,7 +139,7 @@ def test_a_manifest_that_was_changed_by_hand(web: FileServer, elsewhere: Setting
         offline_data.download(web.at("/toy"), settings=elsewhere)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 500, "half", "other bytes"])
+@pytest.mark.parametrize("status", every_second([401, 403, 404, 500, "half", "other bytes"]))
 def test_a_server_that_fails_in_the_middle(
     web: FileServer, elsewhere: Settings, no_waits: None, status: Any
 ) -> None:

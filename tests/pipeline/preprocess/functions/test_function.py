@@ -41,6 +41,7 @@ from tests.pipeline.preprocess.functions.loops import (
     run,
     ted_rows,
 )
+from tests.slow import every_second
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +199,7 @@ ONE_BY_ONE: dict[str, tuple[Fn, str]] = {  # with what is said of it
 FUNCTIONS = {name: (fn, "") for name, fn in VECTORIZED.items()} | ONE_BY_ONE
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", every_second(FUNCTIONS))
 def test_functions_of_rows(name: str) -> None:
     fn, why = FUNCTIONS[name]
     chunk = big_chunk()
