@@ -31,11 +31,12 @@ DAMAGED = {
 
 MANY_BAD = {
     "test_gen_dgrl.py::TestContract",
+    "test_katakomba.py::TestKatakomba",
     "test_robomimic.py::TestRobomimic",
     "test_roboset.py::TestContract",
     "test_vd4rl.py::TestNpz",
 }
-"""Whose table of bad data takes a second."""
+"""Whose table of bad data takes up to a second."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
