@@ -18,6 +18,7 @@ from offline_data.episode.fields import REWARD
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader
 from offline_data.testing.toy import toy_batch, write_toy
+from tests import slow
 
 LENGTHS = [1, 2, 3, 4, 40, 1, 9, 17, 1, 30]
 UNKNOWN = (1, 4, 8)
@@ -111,9 +112,9 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-@pytest.mark.parametrize("together", [0, 20, 1000])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 1000])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "rows", "together"), slow.every(4, LAYOUTS, [1, 2, 3, 5, 16, 1000], [0, 20, 1000])
+)
 def test_all_columns(
     layout: LayoutName, rows: int, together: int, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

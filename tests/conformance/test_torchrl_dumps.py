@@ -20,6 +20,7 @@ from offline_data.base.errors import IntegrityError, OfflineDataError, UsageErro
 from tests.conformance.test_torchrl_samplers import _trees  # noqa: F401 - a fixture
 from tests.fuzz.cases import generator, instead, spoil_file
 from tests.fuzz.mutations import spoil_json_file
+from tests.slow import every, slow_but
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -69,9 +70,15 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("storage", ["LazyTensorStorage", "LazyMemmapStorage"])
-@pytest.mark.parametrize("written", [(7,), (7, 6), (10,), (10, 10, 3)])
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    ("sampler", "written", "storage"),
+    every(
+        4,
+        SAMPLERS,
+        [(7,), (7, 6), (10,), (10, 10, 3)],
+        ["LazyTensorStorage", "LazyMemmapStorage"],
+    ),
+)
 def test_what_torchrl_saved(
     sampler: str, written: tuple[int, ...], storage: str, tmp_path: Path
 ) -> None:
@@ -371,6 +378,10 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "few weights": ("sampler/sumtree.memmap", lambda path: os.truncate(path, 79)),
     "streaming": ("sampler", streaming),
 }  # fmt: skip
+QUICK = {
+    "short", "gone", "link", "fifo", "no dtype", "wider", "huge", "up", "class", "pickle", "cut", "deep",
+    "len", "tree of tensors", "cursor", "transforms", "batch", "generator", "alpha", "weights", "streaming",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -382,7 +393,7 @@ def dump(tmp_path: Path) -> Path:
     return tmp_path / "dump"
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", slow_but(lambda name: name in QUICK, HOSTILE))
 def test_hostile_folders_change_nothing(name: str, dump: Path) -> None:
     mine = make(ours, SAMPLERS["prioritized"])
     mine.extend(rows(5, 50))
@@ -435,7 +446,10 @@ def spoiled_at_random(seed: int, dump: Path, case: Path, sampler: str) -> str:
     return "loaded"
 
 
-@pytest.mark.parametrize("sampler", ["random", "epochs", "slices", "prioritized"])
+@pytest.mark.parametrize(
+    "sampler",
+    slow_but(lambda one: one == "slices", ["random", "epochs", "slices", "prioritized"]),
+)
 def test_damage_at_random(sampler: str, tmp_path: Path) -> None:
     buffer = make(theirs, SAMPLERS[sampler], generator=torch.Generator().manual_seed(1))
     buffer.extend(rows(7))

@@ -36,6 +36,7 @@ def by_pixels(cells: Any) -> Any:
     return json.loads(re.sub(r"data:image/png;base64,([\w+/=]+)", digest, json.dumps(cells)))
 
 
+@pytest.mark.slow
 def test_the_outputs_are_those_of_the_cells(recorded: dict[str, Any], tmp_path: Path) -> None:
     made = notebook.run(tmp_path)
     assert by_pixels(made) == by_pixels(recorded), AGAIN

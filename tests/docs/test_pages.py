@@ -160,6 +160,7 @@ def docstring(class_: type) -> str:
     return ast.get_docstring(node) or ""
 
 
+@pytest.mark.slow
 def test_the_page_of_a_class_begins_with_an_example(pages: dict[str, str]) -> None:
     classes = [name for name in reference.public_names() if name[0].isupper()]
     documented = {

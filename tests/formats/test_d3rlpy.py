@@ -197,6 +197,7 @@ def test_files_that_do_not_fit(tmp_path: Path, what: str) -> None:
     assert "x.h5" in found.value.message
 
 
+@pytest.mark.slow
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
     path = write_dump(tmp_path / "x.h5")
     whole, rng = path.read_bytes(), np.random.default_rng(0)

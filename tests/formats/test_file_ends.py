@@ -22,7 +22,7 @@ from offline_data.raw.images import decode_into, encode_image
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.refusals import Refusals
-from tests.slow import every_second
+from tests.slow import every, every_second
 from tests.toys.files import WRITERS, Arrays, write_h5, write_npz, write_pt
 
 REFUSALS = Refusals.beside(__file__)
@@ -135,7 +135,7 @@ def check_rows(reader: DatasetReader, lengths: list[int], ends: dict[str, str]) 
             np.testing.assert_array_equal(table["next", flag][:, 0], wanted)
 
 
-@pytest.mark.parametrize(("container", "way"), every_second([*FILES, *GROUPS], WAYS))
+@pytest.mark.parametrize(("container", "way"), every(6, [*FILES, *GROUPS], WAYS))
 def test_ends_act_inside_parts(
     tmp_path: Path, container: str, way: str, settings: Settings
 ) -> None:
@@ -161,7 +161,7 @@ def test_an_end_inside_a_part_is_asked_about(
 
 @pytest.mark.parametrize(
     ("container", "way"),
-    every_second(["files of csv", "files of parquet", "groups of h5"], WAYS),
+    every(3, ["files of csv", "files of parquet", "groups of h5"], WAYS),
 )
 def test_the_proposal_says_what_a_part_is(
     tmp_path: Path, container: str, way: str, settings: Settings

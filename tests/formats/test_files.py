@@ -30,7 +30,7 @@ from offline_data.pipeline.ingest import Options, convert, inspect_files
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.sources import Episode, SourceCase, SourceContract, assert_episodes
 from tests.refusals import Refusals
-from tests.slow import every
+from tests.slow import every, slow_but
 from tests.toys.files import TABLES, WRITERS, Arrays, toy_episodes, write_h5, write_npz, write_pt
 
 REFUSALS = Refusals.beside(__file__)
@@ -132,7 +132,7 @@ def check(reader: DatasetReader, final: str, episodes: list[Arrays] = EPISODES) 
     assert_episodes(reader, truth_of(episodes, final))
 
 
-@pytest.mark.parametrize(("final", "way", "suffix"), every(4, FINALS, WAYS, WRITERS))
+@pytest.mark.parametrize(("final", "way", "suffix"), every(8, FINALS, WAYS, WRITERS))
 def test_each_format_by_each_way_to_end_episodes(
     tmp_path: Path, suffix: str, way: str, final: str, settings: Settings
 ) -> None:
@@ -190,7 +190,9 @@ def test_flags_of_parts(tmp_path: Path, settings: Settings) -> None:
     check(stored(path, mapping_of("h5", "extra_row", ends, each="ep_*"), settings), "extra_row")
 
 
-@pytest.mark.parametrize("suffix", ["h5", "npz", "npy", "zarr", "pt"])
+@pytest.mark.parametrize(
+    "suffix", slow_but(lambda suffix: suffix != "zarr", ["h5", "npz", "npy", "zarr", "pt"])
+)
 def test_a_group_for_each_episode(tmp_path: Path, suffix: str, settings: Settings) -> None:
     episodes = toy_episodes((3, 1, 4, 2, 2, 1, 1, 2, 1, 3, 2))
     if suffix == "pt":

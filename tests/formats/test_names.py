@@ -56,7 +56,7 @@ def test_every_function_takes_the_name_of_a_dataset(
     FUNCTIONS[function](name, tmp_path_factory.mktemp("out"))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", every_second(FUNCTIONS))
 def test_every_function_names_the_nearest_datasets(
     root: Path, tmp_path: Path, function: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

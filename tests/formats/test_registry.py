@@ -74,9 +74,9 @@ def test_each_source_that_publishes_has_a_catalogue_also_one_of_another_package(
 def test_a_folder_of_many_files_of_no_known_kind(
     suffix: str | None, tmp_path: Path, listed: Counter[str], examined: list[Path]
 ) -> None:
-    for number in range(2_000):
+    for number in range(400):
         (tmp_path / f"{number:05}{suffix or f'.{number}'}").touch()
-    with pytest.raises(FormatError, match="of its 2,000 names, the first 100 with each suffix"):
+    with pytest.raises(FormatError, match="of its 400 names, the first 100 with each suffix"):
         source_accepting(tmp_path)
     assert listed[str(tmp_path)] == 1
     assert len(examined) <= 301

@@ -45,6 +45,7 @@ def _texts(*kept: str) -> Iterator[tuple[Path, str]]:
                 yield path, path.read_text("utf-8", errors="replace")
 
 
+@pytest.mark.slow
 def test_every_file_has_the_addresses_of_the_project() -> None:
     owner, name = REPOSITORY.removeprefix("https://github.com/").split("/")
     site = f"{owner}.github.io/{name}"

@@ -124,7 +124,8 @@ def test_quality_of_episodes(folder: Path, tmp_path: Path) -> None:
     quality = episode_quality(open_reader(folder))
     second = np.arange(len(LENGTHS)) == 1
     quality = replace(quality, marked={**quality.marked, "length": second})
-    panels = _titled(figure.draw_quality("local:$x@1", quality))
+    drawn = figure.draw_quality("local:$x@1", quality)
+    panels = _titled(drawn)
     assert list(panels) == [name for name in quality if name not in {"success", "outliers"}]
     for name, axes in panels.items():
         usual, outliers = axes.lines
@@ -132,7 +133,7 @@ def test_quality_of_episodes(folder: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(outliers.get_ydata(), quality[name][quality.marked[name]])
         assert len(usual.get_xdata()) + len(outliers.get_xdata()) == len(quality[name])
         assert usual.get_color() != outliers.get_color()
-    figure.write(figure.draw_quality("local:$x@1", quality), tmp_path / "a.svg")
+    figure.write(drawn, tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
 
 

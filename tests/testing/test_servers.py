@@ -25,12 +25,12 @@ from tests.toys.servers import FileServer, GcsServer, HubServer
     ],
 )
 def test_ranges(headers: dict[str, str], status: int, body: bytes, span: str | None) -> None:
-    with FileServer({"/x": b"0123456789"}) as server:
-        answer = httpx.get(server.at("/x"), headers=headers)
+    with FileServer({"/x": b"0123456789"}) as server, httpx.Client() as client:
+        answer = client.get(server.at("/x"), headers=headers)
         assert (answer.status_code, answer.content) == (status, body)
         assert answer.headers.get("Content-Range") == span
-        tag = httpx.head(server.at("/x")).headers["ETag"]
-        same = httpx.get(server.at("/x"), headers={"Range": "bytes=4-", "If-Range": tag})
+        tag = client.head(server.at("/x")).headers["ETag"]
+        same = client.get(server.at("/x"), headers={"Range": "bytes=4-", "If-Range": tag})
         assert (same.status_code, same.content) == (206, b"456789")
     assert [request.method for request in server.requests] == ["GET", "HEAD", "GET"]
 

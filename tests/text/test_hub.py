@@ -262,6 +262,7 @@ def test_a_lock_file_without_an_end_of_text_keeps_its_content(
     assert 297 in np.asarray(DatasetReader(done.path).step(("input_ids",)))
 
 
+@pytest.mark.slow
 def test_another_tokenizer_than_the_locked_one_is_refused(
     online: Settings, project: Path, tmp_path: Path, processes: None
 ) -> None:
@@ -308,9 +309,7 @@ def test_load_dataset_downloads_and_tokenizes(
     assert load_dataset(f"hf:{REPO}", text=same, root=tmp_path / "root").data_path == ds.data_path
 
 
-def test_a_dataset_of_this_machine_with_other_options(
-    tmp_path: Path, tokenizer_file: Path, processes: None
-) -> None:
+def test_a_dataset_of_this_machine_with_other_options(tmp_path: Path, tokenizer_file: Path) -> None:
     (tmp_path / "x.txt").write_text("the cat\n")
     options, root = TextOptions(str(tokenizer_file)), tmp_path / "root"
     api.convert(tmp_path / "x.txt", "mine", source="text", text=options, root=root, progress=False)
@@ -344,9 +343,7 @@ def test_one_dataset_with_two_tokenizers(online: Settings, project: Path, proces
 
 
 @pytest.mark.parametrize("text", ["", ', text = { form = "text" }'])
-def test_a_project_without_a_tokenizer(
-    online: Settings, project: Path, text: str, processes: None
-) -> None:
+def test_a_project_without_a_tokenizer(online: Settings, project: Path, text: str) -> None:
     project.write_text(f'[datasets]\ntold = {{ id = "hf:{REPO}"{text} }}\n')
     with pytest.raises(OfflineDataError, match="no tokenizer was named") as caught:
         api.lock(project, settings=online, progress=False)

@@ -13,6 +13,7 @@ from offline_data.analysis.checks.run import run_checks
 from offline_data.episode import EpisodeBatch
 from offline_data.episode.fields import REWARD, TERMINATED, TRUNCATED
 from tests.analysis.checks.planted import Write, changed, clean_batch, found
+from tests.slow import every, slow_but
 
 Documents = Sequence[Sequence[int]]
 FORMS = ["text", "prompt", "pairs"]
@@ -111,9 +112,9 @@ def begin(documents: Documents, number: int, *, pad: bool, pairs: bool = False) 
     return number, sum(len(one) for one in documents[:number])
 
 
-@EVERY_FORM
-@LAYOUTS
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "layout", "pad"), every(3, FORMS, ["ted", "compact"], [False, True])
+)
 def test_clean(write: Write, form: str, pad: bool, layout: str) -> None:
     documents = [[*one, 2] for one in corpus(20)]
     path = write(
@@ -432,8 +433,9 @@ def test_lengths(write: Write, form: str, pad: bool) -> None:
         assert (one.severity, one.count) == ("info", len(part))
 
 
-@EVERY_FORM
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "pad"), slow_but(lambda seed, pad: seed == pad, range(4), [False, True])
+)
 def test_random_pairs_beside_plain_loops(write: Write, seed: int, pad: bool) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 5, 120)

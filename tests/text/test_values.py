@@ -24,6 +24,7 @@ from offline_data.formats.options import TextOptions
 from offline_data.store.reader import DatasetReader
 from offline_data.text.tokenizer import Tokenizer as OurTokenizer
 from offline_data.text.tokenizer import pin_tokenizer
+from tests.slow import every
 from tests.text.conftest import Convert
 from tests.toys.text import CHAT_TEMPLATE, train_tokenizer
 
@@ -261,8 +262,7 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.parametrize("length", [None, 7, 9, 30])
-@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize(("name", "length"), every(4, PROCESSORS, [None, 7, 9, 30]))
 def test_loss_masks_by_offsets(
     convert: Convert, tmp_path: Path, name: str, length: int | None
 ) -> None:

@@ -24,7 +24,7 @@ SELECTED = ["RL044", "RL055"]
 def test_a_shifted_leaf_is_reported(
     leaf: tuple[str, ...], by: int, code: str, severity: str, message: str, tmp_path: Path
 ) -> None:
-    batch = world(6, 60, feedback=0.5, camera=leaf == CAMERA)
+    batch = world(6, 20, feedback=0.5, camera=leaf == CAMERA)
     folder = write(tmp_path / "a", shifted(batch, leaf, by))
     [found] = offline_data.check(folder, select=SELECTED)
     assert (found.code, found.severity, found.leaf) == (code, severity, "/".join(leaf))
@@ -32,7 +32,7 @@ def test_a_shifted_leaf_is_reported(
 
 
 def test_aligned_leaves_are_not(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", world(6, 60, feedback=0.5, camera=True))
+    folder = write(tmp_path / "a", world(6, 20, feedback=0.5, camera=True))
     assert offline_data.check(folder, select=SELECTED) == []
 
 

@@ -80,6 +80,7 @@ def test_assert_clean(root: Path) -> None:
     assert lines[-1] == "2 findings (1 error, 1 warning)"
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported(root: Path) -> None:
     code = (
         "import sys, offline_data; offline_data.Finding; from offline_data.testing import *\n"

@@ -63,6 +63,7 @@ def texts(draw: st.DrawFn) -> EpisodeBatch:
     return text_batch(documents, form, pad=pad, prompts=prompts, cut=sorted(cut))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, database=None)
 @given(batch=st.one_of(batches(), batches(), texts()), layout=st.sampled_from(["compact", "ted"]))
 def test_random_datasets_have_no_error(
@@ -76,6 +77,7 @@ def test_random_datasets_have_no_error(
     shutil.rmtree(folder.parent)
 
 
+@pytest.mark.slow
 def test_damaged_datasets_make_no_rule_fail(write: Write, tmp_path: Path) -> None:
     space = {"type": "Box", "shape": [2], "dtype": "float32", "low": [-1, -1], "high": [1, 1]}
     whole = write(clean_batch(), spaces={"action": space}, about={"total_steps": 41})

@@ -117,6 +117,7 @@ def test_flipped_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], stora
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_attributes_of_the_file(tmp_path: Path, parse: Ran) -> None:
     folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)])
     (folder / "data" / "metadata.json").unlink()

@@ -28,6 +28,7 @@ from offline_data.store.reader import open_reader
 from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data_cli.main import main
 from tests.oracles_minari import minari_episodes
+from tests.slow import slow_but
 from tests.toys.minari import (
     STORAGES,
     ToyEpisode,
@@ -352,7 +353,7 @@ def laid_end_to_end(episodes: Sequence[ToyEpisode], section: str, key: Key) -> d
     return {name: np.concatenate([one[name] for one in each]) for name in each[0]}
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", slow_but(lambda storage: storage == "arrow", STORAGES))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     observation=spaces,

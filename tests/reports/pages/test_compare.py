@@ -55,13 +55,14 @@ def test_a_comparison_has_common_bins_and_the_differences(pages_root: Path, tmp_
     notes = [float(one.removeprefix("distance ")) for one in small if one.startswith("distance")]
     assert (notes, len(titles)) == (sorted(notes, reverse=True), len(notes))
     third = write(tmp_path, "third", flat_batch(np.ones((9, 3))))
-    length = charts(parse(compare_page([entries[0], third])))["length"]
+    page = parse(compare_page([entries[0], third]))
+    length = charts(page)["length"]
     assert length["edges"] == pytest.approx(np.linspace(1, 30, 33), abs=1e-4)
     third_of = pytest.approx([1 / 3, 1 / 3, 1 / 3], abs=1e-6)
     assert [share for share in length["series"][0]["values"] if share] == third_of
     rows = [
         [cell.text for cell in row.all("td")]
-        for row in parse(compare_page([entries[0], third])).all("section", id="schema")[0].all("tr")
+        for row in page.all("section", id="schema")[0].all("tr")
     ]
     assert ["action", "int64 []", "float32 [2]"] in rows
     assert ["observation", "absent", "float64 [3]"] in rows

@@ -273,6 +273,7 @@ def test_without_rewards_there_is_no_curve(tmp_path: Path) -> None:
     assert columns(data)["return"] == [None] * 3
 
 
+@pytest.mark.slow
 def test_episodes_fill_the_budget_and_begin_with_the_best_and_worst(rich: Entry) -> None:
     counts = []
     for budget in (1, 5_500, 9_000, 1 << 20):
@@ -303,7 +304,9 @@ def test_episodes_fill_the_budget_and_begin_with_the_best_and_worst(rich: Entry)
         flat_batch(np.arange(6, dtype=np.int64).reshape(3, 2) * 2**61),
         flat_batch(np.zeros((4, 0), np.float32)),
         flat_batch(np.zeros((3, 60))),
-        replace(rich_batch(), final_observation=np.zeros(3, bool)),
+        pytest.param(
+            replace(rich_batch(), final_observation=np.zeros(3, bool)), marks=pytest.mark.slow
+        ),
     ],
     ids=["one step", "nan", "extremes", "large integers", "no feature", "wide", "no final"],
 )
