@@ -238,9 +238,10 @@ def _describe(request: tuple[TextOptions, bool]) -> tuple[str | None, str, bool]
     return found.about.get("revision"), found.about["sha256"], end is not None or masked
 
 
-@lru_cache(maxsize=4)
 def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = False) -> Tokenizer:
-    """Load a tokenizer; see `TextOptions.tokenizer`. No code from the hub is run.
+    """Load a tokenizer, once while its files do not change; see `TextOptions.tokenizer`.
+
+    No code from the hub is run.
 
     Raises:
         NotFoundError: There is none of that name on this disk or, unless offline, on the hub.
@@ -255,10 +256,22 @@ def load_tokenizer(name: str, revision: str | None = None, *, offline: bool = Fa
             hint=TOKENIZER_HINT,
         )
     with limit_resources(*_LOAD_LIMITS):
-        return _load(name, revision, offline=offline)
+        return _load(name, revision, offline, _state_of(Path(name).expanduser()))
 
 
-def _load(name: str, revision: str | None, *, offline: bool) -> Tokenizer:
+def _state_of(path: Path) -> tuple[Any, ...]:
+    """Return what differs once a tokenizer on this disk has changed; reading it says what is wrong."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return path.absolute(), *(
+            (file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files
+        )
+    except (OSError, ValueError):
+        return (path.absolute(),)
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, revision: str | None, offline: bool, state: tuple[Any, ...]) -> Tokenizer:  # noqa: ARG001 - part of the key
     path = Path(name).expanduser()
     if revision and (path.suffix == ".json" or path.is_dir() or looks_like_path(name)):
         raise UsageError(f"{path} is on this disk: it has no revision {revision!r}")

@@ -264,7 +264,7 @@ def test_a_lock_file_without_an_end_of_text_keeps_its_content(
 
 @pytest.mark.slow
 def test_another_tokenizer_than_the_locked_one_is_refused(
-    online: Settings, project: Path, tmp_path: Path, processes: None
+    online: Settings, project: Path, tmp_path: Path
 ) -> None:
     api.lock(project, settings=online, progress=False)
     file = project.parent / "tok.json"
