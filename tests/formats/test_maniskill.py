@@ -118,7 +118,7 @@ def test_without_the_json_file_rewards_and_success(tmp_path: Path, settings: Set
     assert_episodes(reader, episodes_of(path))
     assert not {("next", "reward"), ("next", "success")} & set(reader.step_leaves)
     assert ("seed",) not in reader.episodes
-    assert any("no trajectory.json beside" in note for note in reader.manifest.notes)
+    assert any("no trajectory.json next to" in note for note in reader.manifest.notes)
 
 
 def test_actions_of_several_robots(tmp_path: Path, settings: Settings) -> None:
