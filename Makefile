@@ -27,7 +27,7 @@ types: $(VENV)/.test
 unit slow test-oldest: export PYTHONDONTWRITEBYTECODE =
 
 unit: $(VENV)/.test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 slow: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not network"
@@ -35,7 +35,7 @@ slow: $(VENV)/.test
 # The default tests with the lowest versions that pyproject.toml declares, on the lowest Python.
 test-oldest: $(OLDEST)/.test
 	$(OLDEST)/bin/python .ci/minima.py
-	$(OLDEST)/bin/pytest -n 2
+	$(OLDEST)/bin/pytest -n 2 --dist worksteal
 
 # FUZZ cases of each kind; seeds of the day, so that every day tries others, or from SEED on.
 FUZZ ?= 1000
