@@ -26,6 +26,7 @@ from offline_data.formats.options import Options
 from offline_data.pipeline.ingest.in_memory import convert_in_memory
 from offline_data.testing.toy import write_toy
 from offline_data.text.dataset import TextDataset
+from tests.forks import FORKS
 from tests.formats.test_ogbench import read
 from tests.toys.ogbench import toy_arrays, write_ogbench
 from tests.toys.text import SENTENCES, write_tokenizer
@@ -240,23 +241,24 @@ def test_offline_to_online(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["loss"].isfinite()
 
 
-def rank(number: int, port: int, found: Any) -> None:
+def rank(number: int, environment: dict[str, str], code: str, found: Any) -> None:
     """Run the page's program as `torchrun` would."""
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    names = run(codes("two-ranks")[0], EPOCHS=2)
+    os.environ |= environment | {"RANK": str(number), "LOCAL_RANK": str(number)}
+    names = run(code, EPOCHS=2)
     found.put(([one.tolist() for one in names["seen"]], names["net"].weight.tolist()))
 
 
 def test_two_ranks() -> None:
-    context = multiprocessing.get_context("fork")
-    found: Any = context.Queue()
+    """In processes without the threads of this one, of which one may hold a lock."""
+    found: Any = FORKS.Queue()
     store: Any = distributed.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", 0, is_master=True, wait_for_workers=False
     )
-    ranks = [context.Process(target=rank, args=(n, store.port, found)) for n in range(2)]
+    environment = {**os.environ, "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    (code,) = codes("two-ranks")
+    ranks = [FORKS.Process(target=rank, args=(n, environment, code, found)) for n in range(2)]
     for one in ranks:
         one.start()
     (seen, weight), (other, same) = (found.get(timeout=120) for _ in ranks)
