@@ -249,6 +249,7 @@ def rank(number: int, environment: dict[str, str], code: str, found: Any) -> Non
     found.put(([one.tolist() for one in names["seen"]], names["net"].weight.tolist()))
 
 
+@pytest.mark.slow
 def test_two_ranks() -> None:
     """In processes without the threads of this one, of which one may hold a lock."""
     found: Any = FORKS.Queue()

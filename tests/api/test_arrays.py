@@ -21,6 +21,7 @@ from offline_data.store import arrays
 from offline_data.store.arrays import STYLES
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.slow import slow_but
 
 STATE = "observation/state"
 ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts")
@@ -131,7 +132,7 @@ LINES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", slow_but(lambda line: line != "JAX", LINES))
 def test_lines_of_corl(toys: Callable[..., Path], layout: Any, line: str) -> None:
     folder = toys([3, 1, 4, 2], layout=layout)
     found, expected = (

@@ -21,7 +21,6 @@ from tests.forks import FORKS
 from tests.pipeline.jobs.faults import Fault, Kind
 from tests.pipeline.record.games import Game, assert_recorded, ended
 from tests.pipeline.record.test_recorder import play
-from tests.slow import slow_but
 
 STEPS = 15
 """Episodes of 3, 1, 4, 2 and 3 steps, and two steps more."""
@@ -132,10 +131,9 @@ def record_again(root: Path, kind: Kind, at: int | None, counts: Any) -> None:
     counts[2] = 1
 
 
-@pytest.mark.parametrize(
-    ("finished", "unfinished"),
-    slow_but(lambda *both: both == (True, True), [False, True], [False, True]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("unfinished", [False, True])
+@pytest.mark.parametrize("finished", [False, True])
 def test_a_fault_while_replacing(tmp_path: Path, finished: bool, unfinished: bool) -> None:
     def prepared(name: str) -> Path:
         root = tmp_path / name
