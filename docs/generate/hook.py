@@ -154,15 +154,16 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         names = re.findall(r"(?m)^\| `(\w+)` \|", markdown)
         markdown = re.sub(r"(?m)^\| `(\w+)` \|", r"| [`\1`](#offline_data.plugins.\1) |", markdown)
         markdown = "\n\n".join([markdown, *(f"::: offline_data.plugins.{name}" for name in names)])
-    markdown = _PAIR.sub(_of_the_scheme, markdown)
-    return rewrite(markdown, origins.get(path, f"docs/{path}"), path)
+    markdown = rewrite(markdown, origins.get(path, f"docs/{path}"), path)
+    return _PAIR.sub(lambda pair: _of_the_scheme(pair, page.url), markdown)
 
 
-def _of_the_scheme(pair: re.Match[str]) -> str:
+def _of_the_scheme(pair: re.Match[str], page: str) -> str:
     """Return both pictures; the theme shows the one of the scheme that the reader has chosen."""
     dark, before, light, after = pair.groups()
+    up = "../" * page.count("/")  # HTML is not rewritten for the address of the page
     return "".join(
-        f'<img {before}src="{file}#only-{scheme}"{after} loading="lazy">'
+        f'<img {before}src="{up}{file}#only-{scheme}"{after} loading="lazy">'
         for scheme, file in (("dark", dark), ("light", light))
     )
 

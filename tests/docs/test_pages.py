@@ -213,13 +213,19 @@ def test_figures_have_dark_colours() -> None:
         }
 
 
-def test_a_pair_of_pictures_follows_the_scheme_of_the_page() -> None:
-    text = (ROOT / "docs" / "index.md").read_text("utf-8")
-    made = hook._PAIR.sub(hook._of_the_scheme, text)
-    assert text.count("<picture>") == 2
+@pytest.mark.parametrize(
+    ("file", "page", "pairs", "folder"),
+    [("index.md", "", 2, "pictures"), ("viewer.md", "viewer/", 1, "../pictures")],
+)
+def test_a_pair_of_pictures_follows_the_scheme_of_the_page(
+    file: str, page: str, pairs: int, folder: str
+) -> None:
+    text = (ROOT / "docs" / file).read_text("utf-8")
+    assert text.count("<picture>") == pairs
+    made = hook._PAIR.sub(lambda pair: hook._of_the_scheme(pair, page), text)
     assert "<picture>" not in made
     for scheme in ("dark", "light"):
-        assert re.search(rf'src="pictures/viewer-{scheme}.webp#only-{scheme}" width="1280"', made)
+        assert re.search(rf'src="{folder}/viewer-{scheme}.webp#only-{scheme}" width="1280"', made)
 
 
 @pytest.mark.parametrize(
