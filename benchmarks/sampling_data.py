@@ -51,12 +51,12 @@ _ANTMAZE_INFO: Mapping[Key, tuple[str, tuple[int, ...]]] = {
 }
 
 D4RL = Data(
-    "D4RL-like, 12 leaves, 182 B",
+    "D4RL-like, 12 features, 182 B",
     {("action",): ("float32", (6,)), ("reward_to_go",): ("float32", (1,))},
     {("observation",): ("float32", (17,))},
 )
 ANTMAZE = Data(
-    "antmaze-like, 38 leaves and root flags, 1192 B",
+    "antmaze-like, 38 features and root flags, 1192 B",
     {("action",): ("float32", (8,))},
     {
         ("observation", "observation"): ("float64", (27,)),

@@ -18,9 +18,9 @@ from typing import Any
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 FIGURES = PICTURES / "sampling.json"
 CASES = {
-    "D4RL-like, 12 leaves, 182 B, batch 32": "32 rows of 12 features",
-    "D4RL-like, 12 leaves, 182 B, batch 1024": "1,024 rows of 12 features",
-    "D4RL-like, 12 leaves, 182 B, batch 4096": "4,096 rows of 12 features",
+    "D4RL-like, 12 features, 182 B, batch 32": "32 rows of 12 features",
+    "D4RL-like, 12 features, 182 B, batch 1024": "1,024 rows of 12 features",
+    "D4RL-like, 12 features, 182 B, batch 4096": "4,096 rows of 12 features",
     "images 84 x 84 x 3, before and after, batch 256": "256 pairs of images, 84 × 84",
 }
 """Cases of the benchmark that are drawn, and their names in the picture."""
