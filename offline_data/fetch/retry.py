@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from offline_data.base.config import TransferLimits
 from offline_data.base.errors import NetworkError, NoNetworkError
+from offline_data.base.urls import redact_setting
 from offline_data.fetch.mirrors import host_of
 
 T = TypeVar("T")
@@ -90,9 +91,9 @@ def _peer_of(url: str) -> str:
     """Return the host that a request for `url` connects to: its own, or a proxy of the environment."""
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return (
-        f"the proxy {proxy}" if proxy and not proxy_bypass(parts.hostname or "") else host_of(url)
-    )
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        return f"the proxy {redact_setting(proxy)}"  # also `user:password@host`, without a scheme
+    return host_of(url)
 
 
 def with_retries(

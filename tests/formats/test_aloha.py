@@ -160,6 +160,11 @@ BAD: dict[str, tuple[str, Any, str]] = {
         "episode_10.hdf5",
     ),
     "a single action": ("episode_0.hdf5", replace_with("action", np.float32(1)), "action"),
+    "an array that the first file lacks": (
+        "episode_0.hdf5",
+        replace_with("observations/qvel", None),
+        r"episode_2.hdf5: It has observations/qvel, which the first episode does not have",
+    ),
     "text as actions": ("episode_0.hdf5", replace_with("action", [b"x"] * 5), "text"),
 }
 

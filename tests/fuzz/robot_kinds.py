@@ -73,7 +73,7 @@ def _make_aloha(random: Random, folder: Path) -> Truth:
 
 
 def _recordings(files: list[Path]) -> list[Leaves]:
-    """Read recordings by h5py, without their images."""
+    """Read recordings by h5py, without their images; raises `ValueError` for links and other arrays."""
     import h5py
 
     found: list[Leaves] = []
@@ -83,6 +83,8 @@ def _recordings(files: list[Path]) -> list[Leaves]:
             told: Leaves = {("action",): file["action"][()]}
             for leaf, name in names.items():
                 values = file[name][()]
+                if values.dtype.kind != "f" or file[name].file.filename != str(path):
+                    raise ValueError(name)
                 told["observation", leaf] = np.concatenate([values, values[-1:]])
             found.append(told)
     return found

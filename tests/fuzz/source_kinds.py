@@ -615,7 +615,8 @@ def _make_gendgrl(random: Random, folder: Path) -> Truth:
             np.save(out, np.array({**arrays, "actions": Call(random)}, object))
             data, told = out.getvalue(), REFUSED
         files[f"bigfish/{name}"] = data
-        if name.endswith((".npy", ".npz")) and "/." not in f"/{name}":  # else it is not an episode
+        written = name.partition("\0")[0]  # names in archives end there
+        if written.endswith((".npy", ".npz")) and "/." not in f"/{written}":  # else not an episode
             truth.episodes.append((told, changed))
     form = random.choice(("tar", "tar.xz", "folder"))
     if form == "folder" and what != "archive":

@@ -66,8 +66,12 @@ class MappedSource(UnpublishedSource):
         info, skip_bad = self.describe(release, *self.notes), release.options.skip_bad_episodes
         try:
             mapping = replace(self.mapping_of(columns), each=each)
-            found = MappedEpisodes(raw, mapping, info, skip_bad=skip_bad, whose=f"{self.maker}'s")
-            found = found.describe()
+            found = MappedEpisodes(
+                *(raw, mapping, info),
+                skip_bad=skip_bad,
+                whose=f"{self.maker}'s",
+                known=frozenset(columns),
+            ).describe()
         except UsageError as error:  # the mapping is not the user's
             where = "" if str(raw) in error.message else f"{raw}: "
             raise FormatError(f"{where}{error.message}") from error

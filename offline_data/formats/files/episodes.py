@@ -56,6 +56,7 @@ NOTES = {
     "last_row": "The last row of an episode is its final observation; its action is omitted.",
     "extra_row": "Episodes have an observation more than actions: the final one.",
 }
+_APART = "convert episodes with different arrays separately"
 OTHERWISE = "Episodes whose last row has neither flag are {}."
 
 
@@ -70,6 +71,8 @@ class MappedEpisodes(RawDataset):
     skip_bad: bool = False
     whose: str = WHOSE
     """Whose mapping it is, for messages."""
+    known: frozenset[str] | None = None
+    """Arrays that a part may have: those of the first. None: any, of which the mapping names some."""
 
     def shards(self) -> Sequence[Shard]:
         """Return the only shard."""
@@ -117,6 +120,11 @@ class MappedEpisodes(RawDataset):
     def _read_whole(self, arrays: Arrays, part: str) -> EpisodeBatch:
         try:
             with arrays.below(part) as opened:
+                if self.known is not None and (new := opened.columns.keys() - self.known):
+                    problem = (
+                        f"It has {', '.join(sorted(new))}, which the first episode does not have"
+                    )
+                    raise FormatError(problem, hint=_APART)
                 return concatenate(list(self._read_part(opened)))
         except MappingQuestionError:
             raise
