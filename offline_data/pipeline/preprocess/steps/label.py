@@ -232,6 +232,8 @@ def read_labels(
         if column.dtype.kind not in "iu" or column.ndim != 1 or column.min() < 0:
             kind = "text" if column.dtype == object else column.dtype
             raise StepError(f"{path}: {name!r} must be whole numbers from 0, found {kind}")
+    if read[by].dtype.kind == "f" and np.isnan(read[by]).any():
+        raise StepError(f"{path}: a line has no number in {by!r}, which names its episode")
     episodes = {key: number for number, key in enumerate(dict.fromkeys(read[by].tolist()))}
     episode = np.array([episodes[key] for key in read[by].tolist()], np.int64)
     width = int(rows.max()) + 1

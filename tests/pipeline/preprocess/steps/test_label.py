@@ -60,6 +60,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of_episodes(folder)
     of_rows(folder)
     (folder / "x.txt").write_text("episode,x\n")
+    write_csv(folder / "returns.csv", "return,x", [(1.5, 1), ("", 2)])
     np.savez(folder / "short.npz", episode=np.arange(7), x=np.arange(6))
     np.savez(folder / "objects.npz", episode=np.arange(7), x=np.array([{}] * 7, object))
     return write_plain(folder / "toy", LENGTHS)
