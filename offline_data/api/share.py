@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from offline_data.api.arguments import DatasetLike, entry_of, settings_of
+from offline_data.base.config import user_path
 from offline_data.base.progress import progress_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def push(
         dry_run: Whether to only return what would be sent.
 
     Raises:
-        UsageError: `public`, and the licence is unknown or does not allow it; a public repository
+        UsageError: A new relative path `A/B`, which may be a repository's; `public`, and the licence is unknown or does not allow it; a public repository
             without `public`; a folder with other files.
         IntegrityError: A file is not as its manifest says; nothing was pushed.
         AuthError: Not logged in (`hf auth login`, or HF_TOKEN), or no right to write there.
@@ -70,7 +71,7 @@ def push(
     entry = entry_of(id, chosen)
     return push_dataset(
         entry,
-        os.fspath(to),
+        to if isinstance(to, str) else str(user_path(to, "to")),
         chosen,
         progress_of(progress),
         public=public,

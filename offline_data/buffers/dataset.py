@@ -117,6 +117,13 @@ class Dataset(DatasetCommands, Preprocesses, PrioritiesOfLeaves):
         decode_text: bool = False,
         decode: bool = True,
     ) -> None:
+        _check_flags(
+            in_memory=in_memory,
+            pin_memory=pin_memory,
+            split_trajs=split_trajs,
+            decode_text=decode_text,
+            decode=decode,
+        )
         steps = DatasetStorage(
             Path(path).expanduser().absolute(),
             keys=keys,
@@ -759,3 +766,11 @@ def _decode_text(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
     if values.size and not -1 <= values.min() <= values.max() < count:
         raise UsageError(f"{join_key(key)!r} has codes from -1 to {count - 1}; found {values}")
     return decode(values, words[key]).tolist()
+
+
+def _check_flags(**flags: object) -> None:
+    """Raise `UsageError` for the first argument that is not a flag."""
+    for name, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)):
+            hint = "device= is where the rows are copied to" if name == "in_memory" else None
+            raise UsageError(f"{name} is {value!r}; expected True or False", hint=hint)

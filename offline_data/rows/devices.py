@@ -10,14 +10,19 @@ from offline_data.base.errors import UsageError
 
 
 def as_device(device: torch.device | str | int | None) -> torch.device:
-    """Return a device, None: the CPU; raises `UsageError` if torch or this machine lacks it."""
+    """Return a device, None: the CPU; raises `UsageError` if torch or this machine lacks it.
+
+    `cuda` is the current device of this thread: in others, such as those that prefetch, it may be another.
+    """
     try:
         found = torch.device("cpu" if device is None else device)
-        count = getattr(getattr(torch, found.type, None), "device_count", lambda: None)()
+        module = getattr(torch, found.type, None)
+        count = getattr(module, "device_count", lambda: None)()
     except (RuntimeError, TypeError, ValueError):
         found, count = None, 0
     if found is not None and (count is None or (found.index or 0) < count):
-        return found
+        numbered = found.type == "cuda" and found.index is None
+        return torch.device("cuda", torch.cuda.current_device()) if numbered else found
     raise UsageError(
         f"device is {device!r}, which torch {torch.__version__} does not have on this machine",
         hint="leave it out for the CPU; for a GPU, torch must be built for it and see its driver: "

@@ -101,14 +101,13 @@ class DatasetStorage:
                 "batches are already there",
                 hint="leave one of them out",
             )
-        if not isinstance(in_memory, (bool, np.bool_)):
-            raise UsageError(
-                f"in_memory is {in_memory!r}, expected True or False",
-                hint="device= is where the rows are copied to",
-            )
         self.reader = open_reader(path)
         known = all_keys(self.reader)
         self.keys = known if keys is None else select_keys(known, keys)
+        if not self.keys:
+            raise UsageError(
+                "keys is empty; expected features", hint="leave it out for all features"
+            )
         self.device = as_device(device)
         self._pin = pinnable(pin_memory)
         self._in_memory = in_memory

@@ -29,6 +29,7 @@ _OPEN = re.compile(
     r"|pddl(-1\.0)?|cdla-(permissive|sharing)-[12]\.0"
 )
 """Names (SPDX, or the hub's) of licences that allow to pass on data in another form. Those of `-nd` do not."""
+_REPOSITORY = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 @pickled_by_name
@@ -78,6 +79,11 @@ def push_dataset(
     if public:
         raise UsageError(
             "--public is for hf://OWNER/NAME; a folder has the permissions of its files"
+        )
+    if _REPOSITORY.fullmatch(to) and not is_folder(user_path(to, "the folder").parent):
+        raise UsageError(
+            f"{to} may be a repository of the hub or a new folder",
+            hint=f"write hf://{to} or ./{to}",
         )
     path = user_path(to.removeprefix("file://"), "the folder")
     return _push_to_folder(entry, data, path, settings, progress, dry_run=dry_run)

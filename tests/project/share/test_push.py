@@ -30,7 +30,7 @@ from offline_data.base.errors import (
 )
 from offline_data.project.share.push import push_dataset
 from offline_data.store.history import history_of
-from offline_data.store.library import Entry, entry_at
+from offline_data.store.library import Entry, entry_at, has_manifest
 from offline_data.store.manifest import dump_manifest
 from offline_data.store.reader import open_reader
 from tests.slow import slow_but
@@ -412,3 +412,16 @@ def test_a_folder_is_replaced_as_a_whole(toy: Entry, here: Settings, tmp_path: P
     link.symlink_to(strange)
     with pytest.raises(UsageError, match="a link"):
         push_dataset(toy, str(link), here)
+
+
+def test_a_name_as_of_a_repository(
+    toy: Entry, here: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^me/pen may be a repository") as caught:
+        offline_data.push(toy.path, "me/pen", root=here.root)
+    assert caught.value.hint == "write hf://me/pen or ./me/pen"
+    assert not Path("me").exists()
+    for to in ("./me/pen", "me/other", Path("you/pen")):  # the folder me is there by then
+        offline_data.push(toy.path, to, root=here.root)
+        assert has_manifest(tmp_path / to)
