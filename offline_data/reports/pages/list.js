@@ -75,7 +75,7 @@ class Episodes {
     const column = this.columns.get(key);
     if (!column) return undefined;
     const value = column.values[row];
-    return column.kind === "text" ? column.words[value] : column.kind === "flag" ? Boolean(value) : value ?? NaN;
+    return column.kind === "text" ? column.words[value] : column.kind === "flag" ? Boolean(value) : Number(value ?? NaN); // "Infinity"
   }
 
   every(key) {

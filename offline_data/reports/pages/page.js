@@ -15,6 +15,7 @@ function shape(name, attributes, parent) {
 function brief(value) {
   if (value === null || value === undefined) return "none";
   const size = Math.abs(value);
+  if (size === Infinity) return value > 0 ? "inf" : "-inf";
   if (size < 1e6 && (size >= 1000 || Number.isInteger(value))) return (value === 0 ? 0 : value).toLocaleString("en", { maximumFractionDigits: 0, roundingMode: "halfEven" });
   if (size >= 1e6 || size < 1e-4) return value.toExponential(3).replace(/\.?0*e/, "e").replace(/e([+-])(\d)$/, "e$10$2");
   return String(Number(value.toPrecision(4)));

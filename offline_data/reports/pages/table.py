@@ -118,11 +118,16 @@ def _column(name: str, title: str | None, values: NDArray[Any]) -> dict[str, Any
     }
 
 
-def _exact(values: NDArray[Any]) -> list[int | float | None]:
-    """Return numbers with all their digits: expressions compare them as `filter` does."""
+def _exact(values: NDArray[Any]) -> list[int | float | str | None]:
+    """Return numbers with all their digits: expressions compare them as `filter` does.
+
+    JSON has neither NaN, which is None, nor the infinite numbers, which are `Infinity` and `-Infinity`.
+    """
     if values.dtype.kind != "f":
         return [int(value) for value in values]
-    return [float(str(value)) if np.isfinite(value) else None for value in values]
+    names = {np.inf: "Infinity", -np.inf: "-Infinity"}
+    exact = (float(str(value)) for value in values)
+    return [None if value != value else names.get(value, value) for value in exact]
 
 
 def _words(name: str, texts: Any) -> dict[str, Any]:

@@ -207,6 +207,7 @@ def many_batch() -> EpisodeBatch:
     rows, last = int(lengths.sum()), np.cumsum(lengths) - 1
     rewards = rng.normal(0, 1, (rows, 1))
     rewards[last[5]] = np.nan
+    limits = np.tile([2.5, np.inf, -np.inf, np.nan], count // 4)
     truncated = np.zeros((rows, 1), bool)
     truncated[last] = True
     words = ["stack the red cup", 'open the "door"', None, f"wipe {HOSTILE}"]
@@ -225,6 +226,7 @@ def many_batch() -> EpisodeBatch:
             ("operator",): np.array([["ann", "bob", None][n % 3] for n in range(count)], object),
             ("score",): 1234567.25 + np.arange(count),
             ("seed",): rng.integers(0, 2**40, count),
+            ("limit",): limits,
         },
     )
 
@@ -458,6 +460,7 @@ EXPRESSIONS = (
     "max(velocity) > velocity", "number in [1, 5, 59, 70]", "50 <= number != 55", "truncated and not terminated",
     "not truncated", "True == truncated", "truncated + length > 9", "percentile(length + number, 25.5) > length",
     "mark == ''", "mark != 'bad' and length > 3", "note == 'look again'", "mark in ['bad', 'good']",
+    "limit > 5", "limit < 5", "limit == limit", "limit == max(limit)", "-limit > 1e300", "limit != 2.5",
     "length / (number - 3) > 1", "(length > 3) == (return > 0)", "idle <= 0.5 and outliers > 0",
 )  # fmt: skip
 
