@@ -44,7 +44,7 @@ def chart_lines(pictures: DatasetPictures, width: int) -> list[str]:
     lines = [pictures.id, counts, ""]
     for one in (each for each in shown if each.constant):
         said = f", {one.not_finite:,} not finite" * bool(one.not_finite)
-        text = f"{one.label}: always {one.edges[0]:.6g} in {plural(one.counts[0], one.unit.removesuffix('s'))}{said}"
+        text = f"{one.label}: always {one.edges[0]:.6g} in {plural(one.counts[0], one.counted.removesuffix('s'))}{said}"
         lines += wrap(text, width)
     varying = [each for each in shown if not each.constant]
     lines += [*([""] if len(varying) < len(shown) else []), *_side_by_side(varying, width)]
@@ -82,7 +82,7 @@ def _histogram_lines(histogram: Histogram, width: int) -> tuple[list[str], list[
     """Return the lines of a title and those of the drawing below."""
     counts, edges = histogram.counts, histogram.edges
     missing = f", {histogram.not_finite:,} not finite" if histogram.not_finite else ""
-    title = f"{histogram.label} ({histogram.unit}{missing})"
+    title = f"{histogram.label} ({histogram.counted}{missing})"
     if not len(counts):
         return wrap(title, width), ["no finite value"]
     if histogram.discrete and len(counts) <= _HEIGHT + 2:
@@ -153,7 +153,7 @@ def _curve_lines(curves: Curves, width: int) -> Iterator[str]:
 def _timeline_lines(line: Timeline, width: int) -> list[str]:
     ends = (("terminated", line.terminated), ("truncated", line.truncated))
     said = " and ".join(name for name, steps in ends if len(steps)) or "no end flag"
-    title = f"episode {line.episode}: cumulated reward {line.cumulated[-1]:.4g}, "
+    title = f"episode {line.episode}: cumulative reward {line.cumulated[-1]:.4g}, "
     title += f"{plural(line.length, 'step')}, {said}"
     points = line.cumulated[np.linspace(0, len(line.step) - 1, width - 1).round().astype(int)]
     low = np.fmin.reduce(points)

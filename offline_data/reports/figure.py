@@ -272,7 +272,7 @@ def _histogram(axes: Any, histogram: Histogram) -> None:
         axes.locator_params(axis="y", nbins=4)
     more = f", {histogram.not_finite:,} not finite" if histogram.not_finite else ""
     axes.set_title(_text(label) + more)
-    axes.set_ylabel(histogram.unit)
+    axes.set_ylabel(histogram.counted)
 
 
 def _all_ranges(part: Any, ranges: Sequence[Ranges]) -> None:
@@ -328,7 +328,7 @@ def _episodes(part: Any, pictures: DatasetPictures) -> None:
     for line, color in zip(pictures.timelines, (_RED, _ORANGE, "#6b8e23", _BLUE) * 8, strict=False):
         _timeline(total, each, line, color)
     averaged = any(line.every > 1 for line in pictures.timelines)
-    total.set(title="cumulated reward", xlabel="step")
+    total.set(title="cumulative reward", xlabel="step")
     each.set(title="reward" + (" (mean of several steps)" if averaged else ""), xlabel="step")
     total.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17))
 

@@ -52,6 +52,11 @@ class Histogram:
         """True if all values are in one bin."""
         return len(self.counts) == 1
 
+    @property
+    def counted(self) -> str:
+        """What is counted, for people: `episodes` or `steps`."""
+        return "steps" if self.unit == "transitions" else self.unit
+
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
@@ -73,7 +78,7 @@ class Timeline:
     """Rewards over one episode, at points of `every` steps."""
 
     episode: int  # its number in the dataset, from 0
-    length: int  # transitions
+    length: int  # steps
     every: int
     step: NDArray[np.int64]  # `[n]` last step of each point, from 0
     reward: NDArray[np.float64]  # `[n]` mean reward of the steps of a point

@@ -67,7 +67,7 @@ def test_panels_hold_the_numbers(found: DatasetPictures) -> None:
     np.testing.assert_array_equal(
         medians.get_ydata(), found.ranges[1].quantiles[:, QUANTILES.index(0.5)]
     )
-    total = panels["cumulated reward"]
+    total = panels["cumulative reward"]
     curves = [line for line in total.lines if line.get_label().startswith("episode")]
     assert [line.get_label().split(",")[0] for line in curves] == [
         f"episode {one.episode}" for one in found.timelines

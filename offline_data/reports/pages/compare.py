@@ -270,4 +270,4 @@ def _overlaid(histograms: dict[str, Histogram], far: float) -> Html:
     edges, shares = common_bins(list(histograms.values()))
     named = dict(zip(histograms, shares, strict=True))
     note = f"distance {far:.3f}"
-    return charts.bars(first.label, edges, named, x="value", y=first.unit, share=True, note=note)
+    return charts.bars(first.label, edges, named, x="value", y=first.counted, share=True, note=note)

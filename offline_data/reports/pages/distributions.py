@@ -150,7 +150,7 @@ def chart_of(one: Histogram) -> Html:
     """Return a histogram as a chart, with a labelled bar for each integer; a constant as a sentence."""
     note = f"{one.not_finite:,} not finite" if one.not_finite else ""
     if one.constant:
-        unit = one.unit.removesuffix("s")
+        unit = one.counted.removesuffix("s")
         always = "Always " if one.counts[0] > 1 else ""
         said = f"{always}{one.edges[0]:,.6g}, in {plural(one.counts[0], unit)}."
         caption = element("figcaption", element("b", one.label), element("small", note))
@@ -158,5 +158,5 @@ def chart_of(one: Histogram) -> Html:
     named, x = {one.label: one.counts}, "steps" if one.label == "length" else "value"
     if one.discrete:
         labels = one.edges[:-1].astype(np.int64).tolist()
-        return charts.categories(one.label, labels, named, x=x, y=one.unit, note=note)
-    return charts.bars(one.label, one.edges, named, x=x, y=one.unit, note=note)
+        return charts.categories(one.label, labels, named, x=x, y=one.counted, note=note)
+    return charts.bars(one.label, one.edges, named, x=x, y=one.counted, note=note)

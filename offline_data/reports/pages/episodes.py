@@ -55,7 +55,7 @@ class ShownEpisode:
     """Parts of an episode that a page shows."""
 
     number: int
-    length: int  # transitions
+    length: int  # steps
     final_observation: bool
     steps: NDArray[np.int64]  # steps that have a point in each curve
     curves: tuple[Curves, ...]

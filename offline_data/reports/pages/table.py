@@ -127,7 +127,7 @@ def _exact(values: NDArray[Any]) -> list[int | float | str | None]:
         return [int(value) for value in values]
     names = {np.inf: "Infinity", -np.inf: "-Infinity"}
     exact = (float(str(value)) for value in values)
-    return [None if value != value else names.get(value, value) for value in exact]
+    return [None if np.isnan(value) else names.get(value, value) for value in exact]
 
 
 def _words(name: str, texts: Any) -> dict[str, Any]:
