@@ -182,8 +182,10 @@ def source_accepting(path: Path, *, inspecting: bool = False) -> Source:
         if path.is_dir() and (below := datasets_below(path, sources)):
             raise FolderOfDatasetsError(path, below)
         described, advice = describe_unknown(path, sources)
-        hint = f"name its format with --from: {', '.join(source_names())}"
-        advised = READ if inspecting else "; or ".join([*_suggest_commands(path), hint])
+        commands = [*_suggest_commands(path)]
+        every = " (`offline-data env` lists all)" if commands else f": {', '.join(source_names())}"
+        hints = [*commands, f"name its format with --from{every}"]
+        advised = READ if inspecting else "; or ".join(hints)
         raise FormatError(f"Cannot tell what {path} is: {described}", hint=advice or advised)
 
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 _LISTED = 8  # maximum number of names in a message
 
+_KINDS = {".csv": "CSV", ".csv.gz": "CSV", ".tsv": "TSV", ".tsv.gz": "TSV"} | {
+    ".parquet": "Parquet", ".arrow": "Arrow", ".pt": "a .pt file", ".pth": "a .pt file",
+}  # fmt: skip
+"""Kinds of files by their suffix, apart from HDF5 and npz."""
+
 _NO_ARRAYS = ("it has no arrays", "the program that wrote it recorded nothing")
 
 
@@ -31,8 +36,9 @@ def describe_unknown(path: Path, sources: Iterable[Source]) -> tuple[str, str | 
     if path.is_dir():
         return _describe_folder(path)
     head = read_head(path)
-    kind = "HDF5" if is_hdf5(path) else "npz" if head.startswith(b"PK") else ""
-    if not kind:
+    suffix = next((one for one in _KINDS if path.name.lower().endswith(one)), "")
+    kind = "HDF5" if is_hdf5(path) else _KINDS.get(suffix, "npz" if head.startswith(b"PK") else "")
+    if not kind or (kind != "HDF5" and defect_of(head)):
         return defect_of(head) or (describe_head(head), None)
     with open_arrays(path) as arrays:
         names = list(arrays.columns)
@@ -52,7 +58,7 @@ def _describe_nearest(kind: str, names: Collection[str], sources: Iterable[Sourc
             continue
         lacking = [name for name in form.required if name not in names]
         foreign = sorted(form.never.intersection(names))
-        if 2 * len(lacking) <= len(form.required):
+        if (lacking or foreign) and 2 * len(lacking) <= len(form.required):
             share = (len(lacking) + len(foreign)) / len(form.required)
             found.append((share, len(lacking), source, lacking, foreign))
     if not found:

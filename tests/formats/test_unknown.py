@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from offline_data.base.errors import AccessError, FormatError
-from offline_data.formats.registry import source_accepting
+from offline_data.formats.registry import source_accepting, source_names
 from offline_data.pipeline.ingest import inspect_files
 from tests.toys.files import write_h5, write_npz
 
@@ -103,6 +107,35 @@ def test_files_of_nearly_a_format(
     listed = ", ".join(names if kind == "npz" else sorted(names))
     assert caught.value.message == f"Cannot tell what {path} is: it is {kind} with {listed}; {said}"
     assert INSPECT in (caught.value.shell_hint or "")
+
+
+def write_csv(path: Path, separator: str) -> None:
+    path.write_text("\n".join([separator.join(NEORL), separator.join("1234")]))
+
+
+NEORL = ("obs", "action", "reward", "done")
+OTHER_KINDS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "x.csv": ("CSV", lambda path: write_csv(path, ",")),
+    "x.TSV": ("TSV", lambda path: write_csv(path, "\t")),
+    "x.pt": ("a .pt file", lambda path: torch.save({n: torch.ones(3) for n in NEORL}, path)),
+    "x.parquet": ("Parquet", lambda path: pq.write_table(pa.table({n: [1] for n in NEORL}), path)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_tables_and_files_of_pytorch_have_names(tmp_path: Path, name: str) -> None:
+    """Those of a format, which has another kind of files, say nothing about it."""
+    (kind, write), path = OTHER_KINDS[name], tmp_path / name
+    write(path)
+    with pytest.raises(FormatError) as caught:
+        source_accepting(path)
+    names = "with obs, action, reward, done; no known format has these arrays"
+    assert caught.value.message == f"Cannot tell what {path} is: it is {kind} {names}"
+    assert INSPECT in (caught.value.shell_hint or "")
+    (tmp_path / "x.bin").write_bytes(b"\0" * 8)
+    with pytest.raises(FormatError) as caught:
+        source_accepting(tmp_path / "x.bin")
+    assert f"with --from: {', '.join(source_names())}" in (caught.value.shell_hint or "")
 
 
 @pytest.mark.parametrize("zip64", [False, True])
