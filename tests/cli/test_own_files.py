@@ -93,6 +93,23 @@ def test_only_what_is_not_known_is_asked(terminal: Callable[..., Terminal], fold
     assert lengths_of("known", folder / "root") == [5]
 
 
+def test_from_files_asks_too(terminal: Callable[..., Terminal], folder: Path) -> None:
+    """Also where another source would read the file; not where a mapping is next to it."""
+    terminal("1\n1\n2\ny\n")
+    assert main(["convert", "lab.csv", "lab", "--from", "files"]) == 0
+    assert lengths_of("lab", folder / "root") == LENGTHS
+    flags = {"terminals": LAST, "timeouts": np.zeros(len(ROWS), bool)}
+    arrays = {"observations": np.c_[ROWS], "actions": np.c_[ROWS], "rewards": ROWS * 1.0, **flags}
+    write_npz(folder / "flat.npz", arrays)
+    shown = terminal("1\ny\n")
+    assert main(["convert", "flat.npz", "flat", "--from", "files"]) == 0, shown.err.text
+    assert read_mapping("flat.toml").leaves["action"] == "actions"
+    Path("flat.toml").rename("flat.npz.toml")
+    terminal("")
+    assert main(["convert", "flat.npz", "same", "--from", "files"]) == 0
+    assert lengths_of("flat", folder / "root") == lengths_of("same", folder / "root")
+
+
 def test_arrays_without_telling_names_are_chosen(
     terminal: Callable[..., Terminal], folder: Path
 ) -> None:

@@ -217,17 +217,19 @@ def convert(
     if inspect:
         return _inspection_result(ingest.inspect_files(user_path(path, "PATH")), out)
     place = user_path(path, "PATH")
-    asks = can_ask(context.mode) and not (context.yes or dry_run or plan_only or source)
-    asks = asks and given["mapping"] is None
+    asks = can_ask(context.mode) and not (context.yes or dry_run or plan_only)
+    asks = asks and given["mapping"] is None and source in {None, "files"}
     own, file = None, None
     if (name is None) == (out is None):
-        own = inspect_own_files(place) if asks else None
+        own = inspect_own_files(place, source) if asks else None
         if own is None:
             raise UsageError(
                 "Missing argument 'NAME'" if name is None else "Give either NAME or --out NAME",
                 hint="`offline-data convert PATH --inspect` lists what is in PATH",
             )
         name, file = name or ask_for_name(place), out
+    elif asks and source:
+        own = inspect_own_files(place, source)
     name = name or out or ""
     text_has_splits = bool(given["tokenizer"]) or source in {"hf", "text"}
     options = parse_options(context, given, split_of_text=text_has_splits)
@@ -286,7 +288,7 @@ def convert(
             raise several from None
         return ask_for_split(by_name[chosen])
     except FormatError:
-        own = inspect_own_files(place) if asks else None
+        own = inspect_own_files(place, source) if asks else None
         if own is None:
             raise
     mapping = ask_for_mapping(context, own, name, file)

@@ -22,15 +22,20 @@ _ROWS = 3  # first rows of the first episode that are shown
 _NONE = "none of these"
 
 
-def inspect_own_files(path: Path) -> "Inspection | None":
-    """Inspect files that no source reads; None if one does, or if they have no arrays."""
+def inspect_own_files(path: Path, source: str | None) -> "Inspection | None":
+    """Inspect files that no source reads; None if one does, or if they have no arrays.
+
+    With `--from files`, those that another source would read are inspected, too.
+    """
+    from offline_data.formats.registry import get_source
     from offline_data.pipeline import ingest
 
     try:
         found = ingest.inspect_files(path)
     except OfflineDataError:
         return None
-    return found if found.source is None else None
+    read = get_source(source).accepts(path) if source else found.source is not None
+    return None if read else found
 
 
 def ask_for_name(path: Path) -> str:
