@@ -110,6 +110,28 @@ def test_from_files_asks_too(terminal: Callable[..., Terminal], folder: Path) ->
     assert lengths_of("flat", folder / "root") == lengths_of("same", folder / "root")
 
 
+def test_an_answer_that_a_later_file_needs_is_in_the_mapping(
+    terminal: Callable[..., Terminal], folder: Path
+) -> None:
+    """The last of 52 files, of which 50 are examined, has an episode's end inside."""
+    (folder / "runs").mkdir()
+    for n in range(52):
+        ends = {3} if n < 51 else {1, 3}
+        arrays = {
+            "obs": np.eye(4),
+            "act": np.ones((4, 1)),
+            "terminated": np.isin(range(4), [*ends]),
+        }
+        write_npz(folder / f"runs/{n}.npz", arrays)
+    shown = terminal("1\n1\ny\n")
+    assert main(["convert", "runs", "runs"]) == 0, shown.err.text
+    assert read_mapping("runs.toml").parts == "episodes"
+    terminal("")
+    assert main(["convert", "runs", "again", "--mapping", "runs.toml"]) == 0
+    for name in ("runs", "again"):
+        assert lengths_of(name, folder / "root") == [4] * 51 + [2, 2]
+
+
 def test_arrays_without_telling_names_are_chosen(
     terminal: Callable[..., Terminal], folder: Path
 ) -> None:

@@ -69,6 +69,7 @@ def ask_for_mapping(
 
     The file is `out`, else that of the name in the current folder. None, and no file, if the user declines.
     """
+    from offline_data.formats.files.mapping import dump_toml
     from offline_data.pipeline import ingest
 
     last = name.removeprefix("local:").rpartition("/")[2]
@@ -79,15 +80,32 @@ def ask_for_mapping(
     while open_ := [one for one in found.questions if one.name not in answers]:
         answers[open_[0].name] = _ask(open_[0])
         found = ingest.inspect_files(found.path, answers)
-    preview = ingest.preview_files(found.path, found.mapping, _ROWS)
+    mapping, preview = _preview(found)
     question = f"Write the mapping to {file}, and convert to local:{name.removeprefix('local:')}?"
     if file.exists():
         question = f"{file} already exists and will be replaced. {question}"
     if not confirm(_preview_blocks(preview), question, yes=False, mode=context.mode):
         return None
-    write_user_file(file, found.toml.encode())
+    text = found.toml if mapping == found.mapping else dump_toml(mapping)
+    write_user_file(file, text.encode())
     say(f"mapping: {file} (to convert again: --mapping {file})")
-    return found.mapping
+    return mapping
+
+
+def _preview(found: "Inspection") -> tuple["FileMapping", "Preview"]:
+    """Return the mapping, and what it makes; asks what only a later file of a folder does not tell."""
+    from offline_data.formats.files.mapping import MappingQuestionError
+    from offline_data.pipeline import ingest
+
+    mapping = found.mapping
+    while True:
+        try:
+            return mapping, ingest.preview_files(found.path, mapping, _ROWS)
+        except MappingQuestionError as asked:
+            value = ask_question(asked, yes=False)
+            if value is None:
+                raise
+            mapping = asked.answered(mapping, value)
 
 
 def _ask(question: "MappingQuestionError") -> str | tuple[str, ...] | None:
