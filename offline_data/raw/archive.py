@@ -25,7 +25,13 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from offline_data.base.ahead import Ahead
 from offline_data.base.errors import AccessError, FormatError, OfflineDataError
-from offline_data.base.files import check_relative, describe_head, human_bytes, read_head
+from offline_data.base.files import (
+    advise_on_head,
+    check_relative,
+    describe_head,
+    human_bytes,
+    read_head,
+)
 from offline_data.base.plurals import plural
 from offline_data.raw.fast_zlib import fast_zlib, open_gzip
 
@@ -104,7 +110,7 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
         return _stream_members(path, opener, budget)
     raise FormatError(
         f"{path} is not a zip, tar, gzip, xz or bzip2 file: {describe_head(head)}",
-        hint="fetch it again",
+        hint=advise_on_head(head),
     )
 
 

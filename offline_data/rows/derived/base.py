@@ -204,7 +204,7 @@ def check_stored(
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors are bitwise equal (NaN is not equal to itself)."""
+    """Return True if two tensors are bitwise equal, so that NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
