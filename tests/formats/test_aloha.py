@@ -180,14 +180,21 @@ def test_what_is_refused(tmp_path: Path, name: str, settings: Settings) -> None:
     assert not list(settings.root.rglob("manifest.json"))
 
 
-def test_a_file_that_is_cut_short_is_skipped_by_name(tmp_path: Path, settings: Settings) -> None:
+@pytest.mark.parametrize("bad", [[1], [0], [0, 1]])
+def test_files_that_are_cut_short_are_skipped_by_name(
+    tmp_path: Path, settings: Settings, bad: list[int]
+) -> None:
     folder = write_aloha(tmp_path / "task")
-    path = folder / ORDER[1]
-    path.write_bytes(path.read_bytes()[:-900])
-    with pytest.raises(FormatError, match=r"episode_2\.hdf5.* is damaged or cut short"):
+    for path in (folder / ORDER[n] for n in bad):
+        path.write_bytes(path.read_bytes()[:-900])
+    with pytest.raises(FormatError, match=rf"{ORDER[bad[0]]}.* is damaged or cut short"):
         stored(folder, settings)
     reader = stored(folder, settings, skip_bad_episodes=True)
-    assert reader.lengths.tolist() == [LENGTHS[0], LENGTHS[2]]
+    assert reader.lengths.tolist() == [LENGTHS[n] for n in range(3) if n not in bad]
+    skipped = [one.where for one in reader.manifest.skipped_episodes]
+    assert [where.endswith(ORDER[n]) for where, n in zip(skipped, bad, strict=True)] == [
+        True
+    ] * len(bad)
 
 
 def test_other_files_of_the_folder_are_not_read(tmp_path: Path) -> None:

@@ -13,7 +13,12 @@ from typing import ClassVar
 from offline_data.base.errors import FormatError, UsageError
 from offline_data.base.files import is_file, is_folder
 from offline_data.formats.base import RawDataset, Release, UnpublishedSource
-from offline_data.formats.files.episodes import MappedEpisodes, find_parts, open_files
+from offline_data.formats.files.episodes import (
+    MappedEpisodes,
+    find_parts,
+    from_readable,
+    open_files,
+)
 from offline_data.formats.files.mapping import FileMapping
 from offline_data.formats.fingerprint import fingerprint
 from offline_data.formats.folders import entries
@@ -54,16 +59,16 @@ class MappedSource(UnpublishedSource):
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it: reads where episodes end; raises `FormatError` where it is not of the format."""
-        each = self.each if is_folder(raw) else None
+        each, skip_bad = self.each if is_folder(raw) else None, release.options.skip_bad_episodes
         with open_files(raw) as arrays:
-            parts = find_parts(arrays, each)
+            parts = from_readable(arrays, find_parts(arrays, each), skip_bad)
             with arrays.below(parts[0]) if parts else nullcontext(arrays) as first:
                 columns, file = dict(first.columns), first.path
         if not self.names.count_in(columns):
             lacking = [name for name in self.names.required if name not in columns]
             problem = f"it has no {' and no '.join(lacking)}"
             raise FormatError(f"{file} is not of {self.maker}: {problem}")
-        info, skip_bad = self.describe(release, *self.notes), release.options.skip_bad_episodes
+        info = self.describe(release, *self.notes)
         try:
             mapping = replace(self.mapping_of(columns), each=each)
             found = MappedEpisodes(

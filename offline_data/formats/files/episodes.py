@@ -83,6 +83,9 @@ class MappedEpisodes(RawDataset):
         mapping = self.mapping
         with open_files(self.path) as arrays:
             parts = find_parts(arrays, mapping.each)
+            parts = (
+                parts if mapping.parts == "table" else from_readable(arrays, parts, self.skip_bad)
+            )
             with open_part(arrays, parts, mapping) as opened:
                 first = Layout(opened, mapping, self.whose)
                 used = {name for name, _ in first.names} | {*mapping.episodes.values()}
@@ -158,6 +161,18 @@ def find_parts(arrays: Arrays, each: str | None) -> list[str]:
     if not found:
         raise FormatError(f"{arrays.path} has no groups or files {each}")
     return found
+
+
+def from_readable(arrays: Arrays, parts: list[str], skip_bad: bool) -> list[str]:
+    """Return parts without damaged ones before the first that can be opened; raises unless `skip_bad`."""
+    for n, part in enumerate(parts):
+        try:
+            with arrays.below(part):
+                return parts[n:]
+        except FormatError:
+            if not skip_bad or n == len(parts) - 1:
+                raise
+    return parts
 
 
 @contextmanager
