@@ -403,13 +403,14 @@ def test_bad_episodes_are_skipped_by_name(tmp_path: Path, settings: Settings) ->
     reader = stored(folder, mapping, settings, skip_bad_episodes=True)
     check(reader, "extra_row", [EPISODES[0], EPISODES[2]])
     assert reader.manifest.skipped[0]["where"].endswith("ep_1.npz")
+    write_npz(folder / "ep_1.npz", EPISODES[1])
     (folder / "ep_0.npz").write_bytes(b"PK\3\4")  # the first one, by which the mapping is tried
     other = replace(settings, root=tmp_path / "other")
     with pytest.raises(FormatError, match=r"ep_0\.npz is damaged"):
         stored(folder, mapping, other)
     reader = stored(folder, mapping, other, skip_bad_episodes=True)
-    check(reader, "extra_row", [EPISODES[2]])
-    assert [one["where"][-8:] for one in reader.manifest.skipped] == ["ep_0.npz", "ep_1.npz"]
+    check(reader, "extra_row", [EPISODES[1], EPISODES[2]])
+    assert [one["where"][-8:] for one in reader.manifest.skipped] == ["ep_0.npz"]
 
 
 # ---- what is refused ---------------------------------------------------------------------------------
