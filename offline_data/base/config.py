@@ -456,9 +456,8 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
         )
     if prefix.endswith("/") and replacement[-1].isalnum():
         raise UsageError(
-            f"{where}: the mirror of {prefix} is {shown}, without the slash at the end that "
-            "the prefix has",
-            hint=f"write {shown}/, for the prefix is replaced letter by letter",
+            f'{where}: the mirror {shown} must end with "/", as its prefix {prefix} does',
+            hint=f"write {shown}/",
         )
     return prefix, replacement
 

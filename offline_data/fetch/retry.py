@@ -113,7 +113,7 @@ def with_retries(
             end it at once.
         limits: Tries and waits.
         sleep: Waits the given number of seconds; may raise.
-        on_wait: Gets a sentence before each wait.
+        on_wait: Called with a message before each wait.
         reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
             more than after the last fruitful one: a host that sends a byte at a time does not help.
     """

@@ -123,7 +123,7 @@ class Release:
     licence: str | None = None
     """SPDX name, if known before opening."""
     splits: tuple[str, ...] = ()
-    """Names of the splits of local files, where there are several; one must be chosen of several."""
+    """Splits of the local files. If there are two or more, `split` must name one."""
     options: Options = field(default_factory=Options)
     """Options of the call, see `Source.with_options`."""
 
@@ -312,7 +312,7 @@ class Source(Catalog):
         return replace(release, options=options)
 
     def pin_text(self, options: TextOptions, *, offline: bool) -> TextOptions:  # noqa: ARG002
-        """Return options of text with the digest of their tokenizer, which then may not change."""
+        """Return the options with the digest of the tokenizer's files, so that it cannot change unnoticed."""
         return options
 
     @abstractmethod

@@ -56,10 +56,10 @@ class BufferRows:
     sequences: Sequence[NDArray[np.int64]]
     """Rows in the order of time; of each environment or trajectory."""
     last_known: Sequence[int] | None = None
-    """Without `after`: the row whose `seen` follows the last of each sequence."""
+    """If `after` is empty: for each sequence, the row of `seen` after its last action (-1: unknown)."""
     info: SourceInfo = field(default_factory=SourceInfo)
     whole: bool = False
-    """Whether every episode must end at a flag, as the order of rows may not be that of time."""
+    """Whether an episode without an end flag is an error: rows may have been written over."""
 
 
 def rows_of_ted(

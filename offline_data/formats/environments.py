@@ -261,8 +261,8 @@ def make_environment(
         packages = f" ({', '.join(names)})" if names else ""
         raise NotFoundError(
             f"No environment {shown(name)} is registered with gymnasium",
-            hint=f"import the package that registers it{packages} before: nothing that a dataset "
-            "names is imported by itself",
+            hint=f"import the package that registers it{packages} first: names from a dataset are "
+            "never imported automatically",
         )
     if name in _IMPORTS_BY_ID:
         raise FormatError(f"{name} imports the environment that its keywords name: it is not made")

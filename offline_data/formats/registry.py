@@ -32,7 +32,7 @@ ENTRY_POINT_GROUP = "offline_data.sources"  # for adapters of other packages, by
 
 _MOST_LISTED = 8  # names in a message
 _MOST_FOUND = 200  # datasets searched for in a folder
-_MOST_OTHERS = 300  # other files and folders that are examined; see `MOST_ALIKE`
+_MOST_OTHERS = 300  # files that are not datasets, examined in all; see `MOST_ALIKE`
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",

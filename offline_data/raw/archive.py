@@ -272,10 +272,10 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
 
 
 class _InflatedStream(io.RawIOBase):
-    """Content of a compressed stream, inflated by a thread while the bytes before it are used.
+    """A stream decompressed ahead by a thread.
 
-    An error comes out of the read that reaches its block. To be closed before the stream is: that
-    ends the thread. Seeks forward only.
+    A read raises the error of the block it reaches. Close it before the stream, which ends the
+    thread. Seeks forward only.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

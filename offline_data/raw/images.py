@@ -204,7 +204,7 @@ def decode_into(data: bytes, encoding: str, out: NDArray[Any], where: str) -> No
     except _UNREADABLE as error:
         raise FormatError(
             f"{where} is not a {encoding} image that can be decoded: {error}",
-            hint="`offline-data check --files ID` tells a file that was damaged since it was written",
+            hint="`offline-data check --files ID` shows whether the file was damaged later",
         ) from error
 
 

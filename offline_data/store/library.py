@@ -131,7 +131,7 @@ class LocalDataset:
     transitions: int
     episodes: int
     bytes: int
-    """Of all its files but the manifest."""
+    """Total bytes without the manifest."""
 
     @staticmethod
     def of(entry: Entry) -> LocalDataset:

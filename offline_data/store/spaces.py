@@ -1,4 +1,4 @@
-"""Possible values of a feature: as the source declares them, or as its dtype and words allow."""
+"""Bounds of a feature: declared by the source, or implied by its dtype or vocabulary."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ class ReplayBuffer(Buffer[Batch]):
     """
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
-    _tensorclass: Any = None  # of the rows that were written last, if they were one
-    _in_time: tuple[Storage, InTime] | None = None  # the storage as derived functions see it
+    _tensorclass: Any = None  # class of the rows written last, if that was a tensorclass
+    _in_time: tuple[Storage, InTime] | None = None  # for derived functions that look ahead or back
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ NOTES = {
     "issue 194).",
     "maze2d-waypoints": "Timeouts mark waypoints reached, not resets: the next episode goes on "
     "from there (D4RL issue 85).",
-    "minigrid": "Terminals are set at the limit of steps too: timeouts cannot be told from success.",
+    "minigrid": "Terminals are set at the limit of steps too: timeouts and successes are indistinguishable.",
     "mujoco-v0": "Some timeouts are not marked in the v0 sets (D4RL issue 162).",
 }
 """Known problems, by code in the catalogue's column `notes`."""

@@ -157,7 +157,7 @@ def cut_to_episodes(
     Args:
         flat: The rows.
         rule: Where episodes end.
-        facts: What is known of them beforehand; counts, and notes on what was found, are added.
+        facts: Info known before reading; counts and notes are added.
         options: `keep_episodes`, whether episodes continue where a next observation is not the following
             row's, and `autoreset`.
 
@@ -217,7 +217,7 @@ class D4RLEpisodes(FlatEpisodes, RandomAccess):
 
     @cached_property
     def timeouts_of_ends(self) -> NDArray[np.bool_] | None:
-        """`[E]` the file's `timeouts` in last rows; None where they are the stored flags, or none."""
+        """`[E]` the file's `timeouts` in last rows; None without `timeouts`, or if the stored flags equal them."""
         if self.truncated is None:
             return None
         last = np.cumsum(self.lengths) - 1

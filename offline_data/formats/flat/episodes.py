@@ -29,8 +29,8 @@ class FlatEpisodes:
     | flags | `next/terminated`, `next/truncated`, bool `[N, 1]`; a last row has one of them | N |
     | others | what the format's `leaf_of` says; numbers under `next` are `[N, 1]` as rewards | N |
 
-    Where episodes are kept although a next observation is not the following row, they become the
-    step feature `next/observation`, and `observation` one of N rows.
+    With `--keep-episodes`, next observations that differ from the following row are stored: as the
+    step feature `next/observation`, with `observation` as one of N rows.
     """
 
     flat: FlatFile

@@ -86,7 +86,7 @@ def compare_next(
     Args:
         flat: The file; it has next observations.
         file: The same, open.
-        ends: `[N]` which rows are an episode's last; that of the file is one anyhow.
+        ends: `[N]` True at the last row of each episode; the last row of the file always counts.
         keep_episodes: Whether episodes go on where the two differ.
         block: Bytes of a column to read at once.
     """

@@ -233,9 +233,9 @@ def _check_split(release: Release, source: str, split: str | None) -> None:
 
 
 def pinned_text(text: TextOptions | None, settings: Settings) -> TextOptions | None:
-    """Return options of text with the digest of their tokenizer, which then may not change.
+    """Return the options with the digest of the tokenizer's files.
 
-    The place of one on this machine is remembered. Raises as `text.tokenizer.load_tokenizer`.
+    Another tokenizer of that name is refused later. The path of a local one is kept. Raises as `text.tokenizer.load_tokenizer`.
     """
     if text is None:
         return None

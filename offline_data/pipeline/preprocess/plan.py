@@ -45,8 +45,8 @@ from offline_data.store.tables import Schema, schema_of, table_specs
 GROUP_BYTES = 8 << 20
 """Bytes of rows that are read and mapped at once; a larger episode is a group of its own.
 
-If a function's last bits may depend on which rows are computed together, groups depend only on the
-data and the recipe, not on workers, chunks or time.
+Batched arithmetic may differ in the last bits with the batch. Groups are therefore fixed by data and
+recipe, never by workers, chunks or timing.
 """
 
 GROUP_ROWS = 256

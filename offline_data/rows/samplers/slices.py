@@ -98,7 +98,8 @@ class SliceStarts:
     order: RingOrder | None = None
     """See `EpisodeIndex.order`: numbers here are positions in it, converted to rows at the end."""
     span: tuple[int, NDArray[np.int64], int] | None = None
-    """Steps before an episode at which slices may begin, episode lengths, and slice length."""
+    """`(before, lengths, length)`: how many steps before its episode a slice may begin, rows of each
+    episode, rows of a slice."""
     pieces: EpisodePieces | None = None
     """Those that are pieces of one episode, as in a view of rows; None: each is an episode."""
 
@@ -236,8 +237,8 @@ class SliceSampler(Sampler):
         pad: `"zero"`: slices begin at any row of any episode, and are padded after its end: every
             feature is 0 or False there, derived ones too, except `index` and `episode`, which are
             those of the last row; the mask is that of `pad_output`. With `over="starts"` these are
-            the subsequences of Decision Transformer (Chen et al., 2021), which pads at the front;
-            under its mask that is equivalent.
+            the subsequences of Decision Transformer (Chen et al., 2021), which pads at the front:
+            with the mask applied, both give the same loss.
         truncated_key: Key that marks ends of slices, bool `[B, 1]`; None: not marked.
         init_key: Key that marks starts of slices; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
@@ -336,7 +337,7 @@ class SliceSampler(Sampler):
 
     @property
     def traj_key(self) -> NestedKey | None:
-        """Feature of trajectory numbers: the given one, else that found in the storage, if any."""
+        """`traj_key` if given, else the trajectory feature of the storage, else None."""
         return self._traj_key
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
