@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from offline_data.base.config import read_toml
 from offline_data.base.decode import Check, decode
-from offline_data.base.errors import UsageError
+from offline_data.base.errors import FormatError, UsageError
 from offline_data.base.pickles import pickled_by_name
 from offline_data.episode.fields import RESERVED_ROOTS, Autoreset, check_key, split_key
 
@@ -138,7 +138,12 @@ class FileMapping:
 
     def __post_init__(self) -> None:
         for leaf in (*self.leaves, *self.episodes):
-            check_key(split_key(leaf))
+            try:
+                check_key(split_key(leaf))
+            except FormatError as error:
+                raise UsageError(
+                    error.message, hint="give it another name in the mapping"
+                ) from error
         roots = {key[0] for key in self.keys}
         for root in ("action", "observation"):
             if root not in roots:
