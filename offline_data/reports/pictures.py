@@ -54,7 +54,7 @@ class Histogram:
 
     @property
     def counted(self) -> str:
-        """What is counted, for people: `episodes` or `steps`."""
+        """Unit of the counts, for people: `episodes` or `steps`."""
         return "steps" if self.unit == "transitions" else self.unit
 
 
