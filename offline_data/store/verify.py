@@ -216,7 +216,7 @@ def _compare_steps(reader: DatasetReader) -> Iterator[Problem]:
         )
     for name, flag in flags.items():
         if not np.array_equal(columns[name], flag[last, 0]):
-            yield Problem(EPISODES, f"flags {name!r} differ from the last steps")
+            yield Problem(EPISODES, f"has flags {name!r} that differ from the last steps")
     if not _returns_fit(reader, columns["return"]):
         yield Problem(EPISODES, "has returns that are not the sums of the rewards")
     final = columns["final_observation"]
