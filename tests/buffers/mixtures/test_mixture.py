@@ -16,6 +16,7 @@ from offline_data.base.errors import IntegrityError, UsageError
 from offline_data.buffers.dataset import Dataset
 from offline_data.buffers.mixtures.allocation import exact_members
 from offline_data.buffers.mixtures.dataset_mixture import DatasetMixture
+from offline_data.buffers.mixtures.members import GatherMany
 from offline_data.rows.gather import native
 from offline_data.rows.samplers import (
     PrioritizedSampler,
@@ -153,6 +154,28 @@ def test_with_and_without_the_compiled_gather_a_batch_is_the_same(
     monkeypatch.setattr(native, "compiled", None)
     for batch, apart in zip(together, batches(), strict=True):
         assert_same(batch, apart)
+
+
+@pytest.mark.skipif(native.compiled is None, reason="no compiled gather")
+def test_members_of_one_layout_are_gathered_by_one_call(
+    three: list[Dataset], folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    gather = GatherMany.__call__
+
+    def watched(*given: Any) -> Any:
+        made.append(gather(*given))
+        return made[-1]
+
+    monkeypatch.setattr(GatherMany, "__call__", watched)
+    keys = ["action", "observation", "next"]
+    whole, part = Dataset(folders[1]), Dataset(folders[2], keys=keys)
+    for members, together in ((three, True), ([whole, part], False), ([part, whole], False)):
+        made.clear()
+        batch = DatasetMixture(*members, keys=keys).sample(90)
+        assert [one is not None for one in made] == [together]
+        numbers = torch.tensor([folders.index(one.data_path) for one in members])
+        assert_rows(batch, numbers[batch["source"]], batch["index"])
 
 
 @pytest.mark.usefixtures("gathering")

@@ -60,6 +60,19 @@ def test_an_epoch_by_steps_and_exact_has_every_row_once(three: list[Dataset]) ->
     assert sum(map(len, mixture.dataloader(7, drop_last=True))) == 98
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_epoch_leaves_out_rows_without_a_next_observation(tmp_path: Path, exact: bool) -> None:
+    unknown: dict[str, tuple[int, ...]] = {"a": (0, 1), "b": (), "c": (1, 3)}
+    for name, episodes in unknown.items():
+        write_toy(tmp_path / name, [toy_batch([3, 2, 3, 1], unknown_final=episodes)])
+    members = [Dataset(tmp_path / name) for name in unknown]
+    loader = DatasetMixture(*members, exact=exact).dataloader(4, shuffle=False)
+    rows = {(int(s), int(r)) for b in loader for s, r in zip(b["source"], b["index"], strict=True)}
+    lost = [{4}, set(), {4, 8}]  # the last rows of these episodes that were truncated
+    kept = {(member, row) for member in range(3) for row in range(9) if row not in lost[member]}
+    assert rows == kept if exact else rows <= kept
+
+
 @pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_members_are_drawn_by_the_weights(three: list[Dataset], exact: bool) -> None:
     inner = DatasetMixture(*three[1:], weights=[3, 1])
