@@ -104,7 +104,7 @@ def test_an_odd_dataset_is_drawn(tmp_path: Path) -> None:
     assert "\x1b" not in drawn._suptitle.get_text()
     lines = chart_lines(found, 80)
     assert any("no finite value" in line for line in lines)
-    assert "action: always 5 in 1 transition" in lines
+    assert "action: always 5 in 1 step" in lines
 
 
 def test_many_dimensions_are_cut_and_counted(found: DatasetPictures) -> None:
