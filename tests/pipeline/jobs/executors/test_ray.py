@@ -146,6 +146,8 @@ def test_a_node_without_this_package_is_named(
 def test_closing_ends_what_is_under_way(connected: Any, tmp_path: Path) -> None:
     answers = RayExecutor().run(sleepers(tmp_path), range(9), SILENT)
     assert next(answers) == (0, 0)
+    # Ray may let a task go on that is cancelled while it is sent to a worker.
+    wait_until(lambda: len([*tmp_path.glob("[1-9].pid")]) == 2)
     answers.close()  # type: ignore[attr-defined]
     wait_until(lambda: connected.available_resources().get("CPU") == 2)
     started = set(tmp_path.glob("[1-9].pid"))
